@@ -239,7 +239,7 @@ def print_table(benchmark: str, records: Sequence[Record]) -> None:
     columns = sorted({record.column for record in records})
     counts = ", ".join(f"{column}: {len(cells[ORACLE][column])}" for column in columns)
     print(
-        f"\n{benchmark}: H-score in percent, mean over runs ({counts}); differences with 95 % intervals over targets\n"
+        f"\n{benchmark}: H-score in percent, mean over runs ({counts}); differences with 95% intervals over targets\n"
     )
     print("| rule | " + " | ".join(columns) + " | mean | difference |")
     print("|---" * (len(columns) + 3) + "|")
@@ -247,7 +247,8 @@ def print_table(benchmark: str, records: Sequence[Record]) -> None:
         means = [fmean(row[column]) for column in columns if column in row]
         formatted = [f"{fmean(row[column]):.1f}" if column in row else "–" for column in columns]
         shift, half = target_interval({run: fmean(values) for run, values in changes[rule].items()})
-        print(f"| {rule} | {' | '.join(formatted)} | {fmean(means):.2f} | {shift:+.2f} ± {half:.2f} |")
+        label = rule.replace(" %", "%")  # records store the names of the rules with a space before the percent sign
+        print(f"| {label} | {' | '.join(formatted)} | {fmean(means):.2f} | {shift:+.2f} ± {half:.2f} |")
 
 
 def read(place: Path, scores: Sequence[str]) -> list[Record]:

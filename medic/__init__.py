@@ -1,6 +1,6 @@
 """Open set domain generalization: MEDIC++ and the systems it is compared with.
 
-Names load when they are first used, so that `import medic` and `medic --help` do not wait for torch.
+Names are imported lazily, so that `import medic` and `medic --help` do not have to import torch.
 """
 
 import importlib
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from medic._version import __version__ as __version__
 
-if TYPE_CHECKING:  # the names below, for type checkers
+if TYPE_CHECKING:  # for type checkers
     from medic import openset as openset
     from medic.api import Export as Export
     from medic.api import analyze as analyze

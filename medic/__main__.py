@@ -1,4 +1,4 @@
-"""`python -m medic`, and the script `medic`."""
+"""Entry point of `python -m medic` and of the `medic` script."""
 
 import os
 import signal
@@ -8,8 +8,10 @@ from types import FrameType
 
 
 def run() -> int:
-    """Run the command line as this process."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise it is ignored
+    """Run the command line, and return its exit code."""
+    if (
+        signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ):  # otherwise the parent process has chosen to ignore it
         signal.signal(signal.SIGINT, _interrupt)
     from medic.cli import main
 
@@ -17,10 +19,10 @@ def run() -> int:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, but end the process during an import: Python and libraries may swallow it there."""
+    """Raise KeyboardInterrupt. During an import, exit instead, because libraries may swallow the exception."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
-            with suppress(OSError):  # a closed standard error
+            with suppress(OSError):  # standard error may be closed
                 os.write(2, b"medic: stopped\n")
             os._exit(128 + number)
         frame = frame.f_back

@@ -1,6 +1,6 @@
-"""The public functions: what the commands of `medic` do, from Python. Importing this module does not import torch.
+"""Public Python functions that correspond to the commands. Importing this module does not import torch.
 
-A model may be given as a `Run`, as a `Predictor`, or as the path of either.
+Functions that take a model accept a `Run`, a `Predictor`, or the path of either.
 """
 
 import logging
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from medic.openset import Shift
 
     NetworkSource = nn.Module | Callable[[], nn.Module]
-    """A network, or a function that makes it."""
-else:  # tools that evaluate annotations then need no torch
+    """A network, or a function that creates it."""
+else:  # lets tools evaluate annotations without importing torch
     AnyImage = Limits = NetworkSource = Predictor = Result = Shift = Any
 
 AnyModel = Predictor | Run | Path | str
@@ -42,22 +42,22 @@ AnyModel = Predictor | Run | Path | str
 logger = logging.getLogger(__name__)
 
 CHECKED = 256
-"""The number of target images that an export is checked on."""
+"""Number of target images that verify an export by default."""
 
 
 def train(*, model: NetworkSource | None = None, quiet: bool = False, **settings: Unpack[Settings]) -> Run:
-    """Train a run and return it: its metrics, predictions and model.
+    """Train a run, and return it with its metrics, predictions and model.
 
-    A run that was stopped resumes, and a finished one is returned at once. The settings are those of
-    `medic train --help`.
+    A stopped run resumes where it left off. A finished run is returned immediately.
 
     Args:
-        model: Your own network in place of a backbone: a function that makes it, or the network itself. It maps inputs
-            (N, 3, H, W) to features (N, F), and medic adds the head of the method. A run made of objects, instead of
-            functions that can be imported, cannot resume.
-        quiet: Whether to log warnings only.
-        **settings: Any of the settings. `dataset` may also be your own: a sequence of (image, class, domain), three
-            sequences of images, classes and domains, or a function that returns either.
+        model: Your own network, used as the backbone: a function that creates it, or the network itself. It maps inputs
+            of shape (N, 3, H, W) to features of shape (N, F), and medic adds the method's head. To be able to resume
+            the run, pass a function that can be imported.
+        quiet: Whether to log only warnings.
+        **settings: Any settings listed by `medic train --help`. `dataset` also accepts your own data: a sequence of
+            (image, class, domain) tuples, three sequences of images, classes and domains, or a function that returns
+            either.
     """
     from medic.runs.train import train as train_run
 
@@ -65,19 +65,23 @@ def train(*, model: NetworkSource | None = None, quiet: bool = False, **settings
 
 
 def _name_sources(settings: Mapping[str, Any], model: Any) -> dict[str, Any]:
-    """Return settings in which objects and functions of the user have names."""
+    """Register the user's objects and functions, and return the settings with their names."""
     from medic.config.sources import name_source
 
     named = dict(settings)
     if model is not None:
         if isinstance(model, str):
-            raise MedicError(f"model is {model!r}: give a network or a function that makes one, or backbone={model!r}")
+            raise MedicError(
+                f"model must be a network or a function that returns one, got {model!r}: use backbone={model!r}"
+            )
         if "backbone" in settings:
-            raise MedicError(f"model and backbone {settings['backbone']!r} are both the network: give one of them")
+            raise MedicError(
+                f"model and backbone {settings['backbone']!r} both define the network: pass only one of them"
+            )
         named["backbone"] = name_source("backbone", model)
     elif not isinstance(settings.get("backbone"), str | None):
         kind = type(settings["backbone"]).__name__
-        raise MedicError(f"backbone is of type {kind}: give its name, or your own network as model=")
+        raise MedicError(f"backbone must be a name, got {kind}: pass your own network as model=")
     if not isinstance(settings.get("dataset"), str | None):
         named["dataset"] = name_source("dataset", settings["dataset"])
     return named
@@ -95,22 +99,22 @@ def sweep(
     executor_options: Mapping[str, Any] | None = None,
     **settings: Unpack[Settings],
 ) -> Runs:
-    """Train all combinations of the values of some settings, and return the runs.
+    """Train all combinations of several settings, and return the runs.
 
-    Runs that are finished are not trained again, so the same call continues a sweep that was stopped. Failed runs are
-    in the attribute `failed` of the result.
+    Finished runs are not trained again, so repeating the call resumes a stopped sweep. The `failed` attribute of the
+    result lists failed runs.
 
     Args:
-        span: The values to combine, by setting: `{"method": ["erm", "medic++"], "target": "each", "seed": range(3)}`.
-            The value `each` of `target` or `sources` stands for every domain.
-        variants: Further settings, of which every combination gets each.
-        model: A function that makes your own network, as for `train`; an object cannot be sent to other processes.
-        executor: Where runs execute: `local`, `here`, `slurm` or `ray`.
-        jobs: The number of runs at a time; by default one per GPU or core.
-        retries: How often a failed run is tried again; by default once.
-        quiet: Whether to log warnings only.
+        span: Values to combine, by setting: `{"method": ["erm", "medic++"], "target": "each", "seed": range(3)}`.
+            For `target` and `sources`, `each` stands for every domain.
+        variants: Alternative groups of settings. Each of them is combined with the whole span.
+        model: A function that creates your own network, as in `train`. Other processes cannot receive an object.
+        executor: Where to execute runs: `local`, `here`, `slurm` or `ray`.
+        jobs: Number of parallel runs (default: one per GPU or core).
+        retries: How often to retry a failed run (default: once).
+        quiet: Whether to log only warnings.
         executor_options: Options of the executor, as in `medic sweep --help`.
-        **settings: The settings that all runs share.
+        **settings: Settings shared by all runs.
     """
     from medic.sweeps.executors import make_executor
     from medic.sweeps.files import check_shareable, make_sweep
@@ -139,16 +143,16 @@ def probe(
 ) -> Runs:
     """Train the heads of several methods on the features of a frozen backbone, and return the runs.
 
-    Every domain is the target in turn. The features are computed once for all runs. The metrics of the runs have the
-    OSCR of every score, as in `oscr/knn`.
+    Each domain is the target in turn. All runs share the features, which are computed once. The metrics of each run
+    include the OSCR with every score, for example `oscr/knn`.
 
     Args:
-        methods: The methods to compare; by default all that can train a head alone on these data.
-        seeds: The seeds of every method.
-        executor: Where runs execute: `local`, `here`, `slurm` or `ray`.
-        jobs: The number of runs at a time; by default one per GPU or core.
-        quiet: Whether to log warnings only.
-        **settings: The settings that all runs share.
+        methods: Methods to compare (default: all methods that can train the head alone on this dataset).
+        seeds: Seeds to train each method with.
+        executor: Where to execute runs: `local`, `here`, `slurm` or `ray`.
+        jobs: Number of parallel runs (default: one per GPU or core).
+        quiet: Whether to log only warnings.
+        **settings: Settings shared by all runs.
     """
     from medic.sweeps.executors import make_executor
     from medic.sweeps.launch import launch
@@ -163,7 +167,7 @@ def probe(
 
 
 def _values(value: Any) -> Any:
-    """Return the values of a setting in a span as a list: those of any collection, or of an array; text stays."""
+    """Convert the values in a span to a list. Strings and mappings stay as they are."""
     if callable(to_list := getattr(value, "tolist", None)):
         return to_list()
     return list(value) if isinstance(value, Iterable) and not isinstance(value, str | Mapping) else value
@@ -176,18 +180,18 @@ def report(
     root: Path | str | None = None,
     paper: str | None = None,
 ) -> Path:
-    """Write a page about a run or about several runs, and return its path.
+    """Write an HTML report on one or several runs, and return its path.
 
     Args:
-        runs: A run, several runs, or the folder of either; `load_runs(a, b)` has the runs of several folders.
-        path: The page to write; by default `report.html` in the folder of the runs.
-        root: The folder of the images, to show some of them on the page of a run.
-        paper: A table of the paper to compare several runs with, such as `pacs-resnet50`.
+        runs: A run, several runs, or the folder of either. Use `load_runs(a, b)` to combine several folders.
+        path: HTML file to write (default: `report.html` in the folder of the runs).
+        root: For a single run, the folder with its images, to show some of them.
+        paper: For several runs, a table of the paper to compare with, such as `pacs-resnet50`.
     """
     opened = open_runs(runs) if isinstance(runs, Path | str) else runs
     if isinstance(opened, Run):
         if paper is not None:
-            raise MedicError(f"--paper requires a folder of runs, but {opened.path} is a run: leave it out")
+            raise MedicError(f"--paper requires a folder of runs, but {opened.path} is a single run: omit --paper")
         file = Path(path or opened.path / "report.html")
         check_writable("report", file)
         from medic.reports.run_page import write_report
@@ -196,9 +200,9 @@ def report(
     collection = opened if isinstance(opened, Runs) else Runs(tuple(map(_open_run, opened)))
     folder = collection.folder
     if root is not None:
-        raise MedicError(f"--root requires a single run, but {folder or 'this'} is a folder of runs: leave it out")
+        raise MedicError(f"--root requires a single run, but {folder or 'this'} is a folder of runs: omit --root")
     if path is None and folder is None:
-        raise MedicError("give the path of the page: these runs have no folder of their own")
+        raise MedicError("path is required, because these runs do not share a folder")
     file = Path(path or f"{folder}/report.html")
     check_writable("report", file)
     from medic.reports.table_page import write_table_report
@@ -207,11 +211,11 @@ def report(
 
 
 def _open_run(run: Run | Path | str) -> Run:
-    """Return a finished run, which may be given by its directory."""
+    """Return a finished run, given the run or its directory."""
     if isinstance(run, Run):
         return run
     if not isinstance(run, Path | str):
-        raise MedicError(f"a run is of type {type(run).__name__}: give a Run, or its directory")
+        raise MedicError(f"expected a Run or a run directory, got {type(run).__name__}")
     check_run(Path(run))
     return Run(run)
 
@@ -223,12 +227,12 @@ def analyze(
     imports: Sequence[str] = (),
     **options: Any,
 ) -> Result:
-    """Measure something about finished runs; the result has `rows()`, `as_dict()` and `draw()`.
+    """Analyse finished runs. The result has the methods `rows()`, `as_dict()` and `draw()`.
 
     Args:
-        name: The analysis: `gradients`, `separation`, `errors`, … (`medic analyze` lists them).
-        runs: The run or the runs to analyze, or their directories. For `openness` and `cost`, also folders of runs.
-        imports: Files or modules of yours that the runs were trained with, to be executed first.
+        name: Name of the analysis: `gradients`, `separation`, `errors`, … (`medic analyze` lists all).
+        runs: One or several runs, or their directories. For `openness` and `cost`, also folders of runs.
+        imports: Python files or modules that the runs require, executed first.
         **options: Options of the analysis, as in `medic analyze --help`.
     """
     analysis = ANALYSES[check_choice("analysis", name, ANALYSES)]
@@ -236,15 +240,15 @@ def analyze(
     for option in options:
         check_choice("option", option, known)
         if option not in analysis.options:
-            raise MedicError(f"--{option} has no effect on {name!r}: leave it out")
+            raise MedicError(f"--{option} has no effect on analysis {name!r}: omit it")
     chosen = [] if runs is None else [runs] if isinstance(runs, Run | Path | str) else list(runs)
     if analysis.takes == "nothing" and chosen:
-        raise MedicError(f"{name!r} needs no runs, but got {chosen[0]}: leave it out")
+        raise MedicError(f"analysis {name!r} does not use runs, got {chosen[0]}: omit it")
     if analysis.takes != "nothing" and not chosen:
-        expected = {"run": "the directory of a run", "runs": "directories of runs", "folders": "folders of runs"}
-        raise MedicError(f"analysis {name!r} needs finished runs: give {expected[analysis.takes]}")
+        expected = {"run": "a run directory", "runs": "run directories", "folders": "folders of runs"}
+        raise MedicError(f"analysis {name!r} requires finished runs: pass {expected[analysis.takes]}")
     if analysis.takes == "run" and len(chosen) > 1:
-        raise MedicError(f"{name!r} takes one run, but got {len(chosen)}: analyze them one by one")
+        raise MedicError(f"analysis {name!r} expects a single run, got {len(chosen)}: analyse them one by one")
     opened = _runs_in(chosen) if analysis.takes == "folders" else [_open_run(run) for run in chosen]
     execute_imports(imports)
     if analysis.takes == "nothing":
@@ -253,7 +257,7 @@ def analyze(
 
 
 def _runs_in(places: Sequence[Run | Path | str]) -> list[Run]:
-    """Return some runs and the finished runs of some folders, and log what is left out."""
+    """Return the given runs and all finished runs in the given folders. Log which runs are skipped."""
     collection = find_runs([Path(place) for place in places if not isinstance(place, Run)])
     for note in collection.notes():
         logger.warning("%s", note)
@@ -272,31 +276,33 @@ def calibrate(
     imports: Sequence[str] = (),
     force: bool = False,
 ) -> Predictor:
-    """Return a model with another threshold, chosen on held-out images of the run, on labelled or on new images.
+    """Return a copy of a model with a new threshold.
+
+    The threshold is chosen on held-out images of the run, on your labelled images, or on unlabelled images.
 
     Args:
-        model: The model or its run.
-        accept: The probability with which a known image is accepted, such as 0.9.
-        threshold: The threshold itself: images with a lower score are unknown.
-        cost: How much an accepted unknown image costs, relative to a rejected known one.
-        left_out: Whether `accept` (default: 0.9) is to hold in every source domain, scored by a run that was not
-            trained on it. These runs are trained beside the model's, unless they are finished.
-        labels: Paths of images and their classes, or a file with the columns path and class, to choose on; a class that
-            the model does not know is unknown.
-        images: Images without labels from the place of use, or their folder.
-        imports: Files or modules of yours that the model needs, to be executed first.
+        model: The model, its run, or the path of either.
+        accept: Probability of accepting a known image, such as 0.9.
+        threshold: The threshold itself. Images with a lower score are labelled unknown.
+        cost: Cost of accepting an unknown image, relative to rejecting a known one.
+        left_out: Whether `accept` (default: 0.9) must hold in every source domain, measured by a run that was not
+            trained on this domain. Missing runs are trained first, next to the model's run.
+        labels: Labelled images to calibrate on: pairs of path and class, or a file with columns path and class. Classes
+            that are not in the model count as unknown.
+        images: Unlabelled images from the deployment domain, or their folder.
+        imports: Python files or modules that the model requires, executed first.
         force: Whether to accept a model that learned nothing.
     """
     if sum(value is not None for value in (accept, threshold, cost)) > 1:
-        raise MedicError("accept, threshold and cost each choose the threshold: give one of them")
+        raise MedicError("accept, threshold and cost cannot be combined: pass only one of them")
     if left_out and any(value is not None for value in (threshold, cost, labels)):
-        raise MedicError("left_out chooses the threshold: leave out threshold, cost and labels")
+        raise MedicError("left_out cannot be combined with threshold, cost or labels: pass only one of them")
     if not left_out and all(value is None for value in (accept, threshold, cost, labels, images)):
-        raise MedicError("nothing chooses the threshold: give accept, left_out, threshold, cost, labels or images")
+        raise MedicError("expected one of accept, left_out, threshold, cost, labels or images to choose the threshold")
     numbers = {"accept": (accept, FRACTION), "threshold": (threshold, ANY), "cost": (cost, POSITIVE)}
     for name, (value, limits) in numbers.items():
         if value is not None and not (isinstance(value, int | float) and limits.allow(value)):
-            raise MedicError(f"{name} is {value!r}: give {limits.wanted(whole=False)}")
+            raise MedicError(f"{name} must be {limits.wanted(whole=False)}, got {value!r}")
     predictor, run = open_model(model, imports=imports, force=force)
     if threshold is not None:
         return predictor.at(threshold)
@@ -308,7 +314,7 @@ def calibrate(
 
 
 def _list_images(images: Iterable[AnyImage] | Path | str | None) -> list[AnyImage] | None:
-    """Return images; those of a folder, a pattern or a list of paths by their paths."""
+    """Return a list of images. A folder, a pattern or a file of paths is expanded to image paths."""
     if isinstance(images, Path | str):
         return list(image_paths([str(images)]))
     return None if images is None else list(images)
@@ -317,28 +323,29 @@ def _list_images(images: Iterable[AnyImage] | Path | str | None) -> list[AnyImag
 def watch(
     model: AnyModel, images: Iterable[AnyImage] | Path | str, *, imports: Sequence[str] = (), device: str | None = None
 ) -> Shift:
-    """Compare images without labels with held-out images of the sources.
+    """Compare unlabelled images with held-out images of the source domains.
 
-    Returns estimates of the accuracy and of the share of unknown images, and `p_value`: below 0.01, the images differ
-    from those of the sources. Images that cannot be read are an error.
+    The result contains an estimate of the accuracy, an estimate of the fraction of unknown images, and a `p_value`.
+    Below 0.01, the images differ from the source domains. Unreadable images raise an error.
 
     Args:
         model: The model, its run, or the path of either.
-        images: Images from the place of use, or their folder; at least 20.
-        imports: Files or modules of yours that the model needs, to be executed first.
-        device: `auto`, `cpu` or `cuda`; by default the model stays where it is.
+        images: At least 20 images from the deployment domain, or their folder.
+        imports: Python files or modules that the model requires, executed first.
+        device: `auto`, `cpu` or `cuda` (default: the model's current device).
     """
     predictor, _ = open_model(model, device, imports)
     return predictor.watch(_list_images(images) or [])
 
 
 class Export(NamedTuple):
-    """An exported model: its file, and how far its scores differ from the model's on some images."""
+    """An exported model: its file, and how closely its scores match those of the original."""
 
     path: Path
     images: int
-    """The number of images that were compared."""
+    """Number of images that were compared."""
     difference: float
+    """Largest difference between the scores of both models."""
 
 
 def export(
@@ -350,28 +357,28 @@ def export(
     root: Path | str | None = None,
     imports: Sequence[str] = (),
 ) -> Export:
-    """Export a model, and check that it decides on images as before.
+    """Export a model, and verify that it makes the same decisions as the original.
 
     Args:
-        model: The model or its run.
-        path: The file to write; by default `model.onnx` or `model.pt2` beside the model.
+        model: The model, its run, or the path of either.
+        path: File to write (default: `model.onnx` or `model.pt2` next to the model).
         format: `onnx` or `torch-export`.
-        images: Images to check the export on, or their folder; by default target images of the run.
-        root: The folder of the run's images, if it moved.
-        imports: Files or modules of yours that the model needs, to be executed first.
+        images: Images to verify the export with, or their folder (default: target images of the run).
+        root: Folder with the run's images, if it has moved.
+        imports: Python files or modules that the model requires, executed first.
     """
     check_choice("format", format, EXPORTS)
     folder = find_folder(model)
     if path is None and folder is None:
-        raise MedicError("give the path of the file to write: this model has no folder")
+        raise MedicError("path is required, because this model has no folder")
     if images is None and not isinstance(model, Run) and (folder is None or is_model(folder)):
         name = "the model" if folder is None else folder
-        raise MedicError(f"{name} is not a run, so it has no target images: check it on others with --images")
+        raise MedicError(f"{name} is not a run and has no target images: pass --images to verify the export")
     file = Path(path or f"{folder}/model{EXPORTS[format]}")
     check_writable("export", file)
     checked = _list_images(images)
     if checked is not None and not checked:
-        raise MedicError("images is empty: give some to check the export on, or leave it out")
+        raise MedicError("images is empty: pass at least one image, or omit it")
     predictor, run = open_model(model, imports=imports)
     import numpy as np
     import torch
@@ -396,15 +403,15 @@ def push(
     imports: Sequence[str] = (),
     force: bool = False,
 ) -> str:
-    """Send a model to the Hugging Face Hub, and return its address.
+    """Upload a model to the Hugging Face Hub, and return its URL.
 
     Args:
-        model: The model or its run, whose metrics then are part of the model card.
-        name: The name on the hub, `OWNER/NAME`.
-        private: Whether only the owner can see it.
-        license: The license of the model card, such as `mit`.
-        imports: Files or modules of yours that the model needs, to be executed first.
-        force: Whether to send a model that learned nothing.
+        model: The model, its run, or the path of either. The model card includes the metrics of a run.
+        name: Name on the Hub, `OWNER/NAME`.
+        private: Whether to make the model visible to its owner only.
+        license: License for the model card, such as `mit`.
+        imports: Python files or modules that the model requires, executed first.
+        force: Whether to upload a model that learned nothing.
     """
     predictor, run = open_model(model, imports=imports, force=force)
     from medic.deploy.hub import push_model
@@ -430,18 +437,18 @@ def serve(
     """Serve a model over HTTP until the process receives SIGINT or SIGTERM.
 
     Args:
-        model: The model or its run.
-        host: The address to listen on; anything but localhost requires a token.
-        port: The port to listen on, 0 for any free one.
+        model: The model, its run, or the path of either.
+        host: Address to listen on. Anything but localhost requires a token.
+        port: Port to listen on. 0 picks a free port.
         device: `auto`, `cpu` or `cuda`.
-        token: The secret that clients send; by default the environment variable `MEDIC_TOKEN`.
-        allowed_hosts: Names by which clients address the service, `*` for any.
-        limits: The largest requests, files and queues.
-        imports: Files or modules of yours that the model needs, to be executed first.
+        token: Secret that clients must send (default: the environment variable `MEDIC_TOKEN`).
+        allowed_hosts: Host names that clients may use; `*` allows any.
+        limits: Maximum request, image and queue sizes, and the request timeout.
+        imports: Python files or modules that the model requires, executed first.
         force: Whether to serve a model that learned nothing.
-        ray: Whether to serve a model on disk as a Ray Serve deployment.
-        replicas: With `ray`, the number of processes that hold the model; by default one.
-        address: With `ray`, the cluster to join; by default a Ray of this machine.
+        ray: Whether to serve the model as a Ray Serve deployment. The model must be on disk.
+        replicas: With `ray`, the number of model replicas (default: 1).
+        address: With `ray`, the Ray cluster to join (default: start Ray on this machine).
     """
     from medic.deploy.service.server import address_of, check_access, listen, run
 
@@ -449,12 +456,14 @@ def serve(
     check_access(host, token)
     for name, value in (("replicas", replicas), ("address", address)):
         if value is not None and not ray:
-            raise MedicError(f"--{name} is only used with --ray: add --ray, or leave out --{name}")
+            raise MedicError(f"--{name} requires --ray: add --ray, or omit --{name}")
     folder = find_folder(model)
     if ray and (folder is None or imports):
-        raise MedicError("--ray needs a model on disk without code of yours: save it, or install the code as a package")
+        raise MedicError(
+            "--ray requires a model on disk without --import: save the model, or install its code as a package"
+        )
     hosts = [host.lower(), *map(str.lower, [allowed_hosts] if isinstance(allowed_hosts, str) else allowed_hosts)]
-    with nullcontext() if ray else listen(host, port) as listening:  # first, since a port may be taken
+    with nullcontext() if ray else listen(host, port) as listening:  # first, because the port may be in use
         predictor, _ = open_model(model, device, imports, force)
         from medic.deploy.service.app import make_app
 

@@ -1,4 +1,4 @@
-"""Errors that are part of the interface: one line that names the value and the fix."""
+"""Exceptions, and the messages of common errors: one line that states the value and the fix."""
 
 import difflib
 import errno
@@ -13,23 +13,23 @@ from medic._version import DISTRIBUTION
 
 
 class MedicError(ValueError):
-    """A user's mistake. The command line prints it as one line and exits with 2."""
+    """Invalid input. The command line prints the message on one line and exits with code 2."""
 
 
 class BusyError(MedicError):
-    """Another process is executing the same run."""
+    """Another process is training the same run."""
 
 
 class DiskFullError(MedicError):
-    """The disk is full. Files written earlier are intact."""
+    """The disk is full. Files written earlier remain intact."""
 
 
 class TrainingError(RuntimeError):
-    """Training cannot continue, for example with a loss that is NaN. The last checkpoint is kept; exit code 1."""
+    """Training cannot continue, for example because the loss is NaN. The last checkpoint is kept; exit code 1."""
 
 
 class OutOfMemoryError(TrainingError):
-    """The memory of this machine or of its GPU is too small."""
+    """The machine or its GPU ran out of memory."""
 
 
 _SHORTAGE = re.compile(r"out of memory|can(?:'t|not) allocate memory|ALLOC_FAILED|failed to map segment", re.IGNORECASE)
@@ -38,13 +38,13 @@ _REQUEST = re.compile(r"tried to allocate ([\d.]+ \w+)", re.IGNORECASE)
 
 @contextmanager
 def memory_checked() -> Iterator[None]:
-    """Raise an `OutOfMemoryError` that names the options to lower, if memory runs out inside."""
+    """Turn an out-of-memory failure inside the context into an `OutOfMemoryError` that says which options to lower."""
     try:
         yield
     except OutOfMemoryError:
         raise
     except Exception as error:
-        chain: list[BaseException] = [error]  # others may have taken a lack of memory for a mistake
+        chain: list[BaseException] = [error]  # other handlers may have wrapped an out-of-memory failure
         while (cause := _cause(chain[-1])) is not None and cause not in chain:
             chain.append(cause)
         shortage = next(filter(is_shortage, chain), None)
@@ -52,24 +52,24 @@ def memory_checked() -> Iterator[None]:
             raise
         request = _REQUEST.search(str(shortage))
         reason = f" (tried to allocate {request[1]})" if request else ""
-        way = "lower --batch-size or, in a sweep, --jobs; --store stream keeps images on disk"
+        way = "lower --batch-size (in a sweep, --jobs), or use --store stream to leave images on disk"
         raise OutOfMemoryError(f"out of memory{reason}: {way}") from error
 
 
 def _cause(error: BaseException) -> BaseException | None:
-    """Return what led to an error; nothing if it was raised `from None`."""
+    """Return the exception that caused an error, or None if it was raised `from None`."""
     return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether Python, the system or torch has no memory left; torch raises a `RuntimeError` on a CPU."""
+    """Return whether an error means that memory ran out. On a CPU, torch raises a plain `RuntimeError`."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError | OSError | ImportError) and _SHORTAGE.search(str(error)) is not None
     )
 
 
 def unwritten(what: str, place: object, error: OSError) -> MedicError:
-    """Return the error for something that cannot be written to a place."""
+    """Return the error for a failed write: `what` names the content, `place` its path."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(
             f"disk full: could not write {place}. Free some space and rerun the same command to resume"
@@ -78,7 +78,7 @@ def unwritten(what: str, place: object, error: OSError) -> MedicError:
 
 
 def unread(place: object, error: OSError) -> MedicError:
-    """Return the error for a file that exists and cannot be read. It may be whole, so nothing is to be deleted."""
+    """Return the error for an existing file that cannot be read. The file may be intact, so do not advise deletion."""
     way = ""
     if isinstance(error, PermissionError):
         way = f": make it readable with `chmod u+r {quote(str(place))}`, or ask its owner"
@@ -86,7 +86,7 @@ def unread(place: object, error: OSError) -> MedicError:
 
 
 def warn(message: str) -> None:
-    """Warn at the line outside this package that caused the warning."""
+    """Issue a warning that points to the calling line outside this package."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "medic":
         frame, level = frame.f_back, level + 1
@@ -94,7 +94,7 @@ def warn(message: str) -> None:
 
 
 def lacking(what: str, extra: str) -> MedicError:
-    """Return the error for a missing package that one of our extras installs."""
+    """Return the error for a missing optional dependency, which an extra of this package installs."""
     return MedicError(f"{what}: pip install '{DISTRIBUTION}[{extra}]'")
 
 
@@ -104,60 +104,62 @@ def first_line(error: BaseException) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """Remove the user names and passwords of addresses in a text, also of malformed ones."""
+    """Remove user names and passwords from URLs in a text, including malformed URLs."""
     return re.sub(r"(\w:[/\\]+|\w:(?=[^\s/\\@:]+:))[^\s/\\]\S*@", r"\1", text)
 
 
 def one_line(text: str) -> str:
-    """Return a text as one line, with its control characters and undecodable bytes escaped."""
+    """Join a text into one line, and escape control characters and undecodable bytes."""
     line = " ".join(map(str.strip, text.splitlines()))
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in line)
 
 
 def counted(number: int, noun: str) -> str:
-    """Format a count: `1 run`, `2 runs`."""
+    """Format a count with its noun: `1 run`, `2 runs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 MEANT = {"gpu": "cuda", "accuracy": "acc", "top1": "acc", "auc": "auroc"}
-"""Choices that people call by another name, although its letters may be closer to a third: gpu to cpu."""
+"""Common synonyms of choices, which spelling alone would match wrongly: gpu is closer to cpu than to cuda."""
 LONGEST_NAME = 200
-"""Characters up to which a name is compared with the choices, which takes longer the longer it is."""
+"""Maximum length of a name that is compared with the choices. Comparing longer names is slow."""
 FEW = 4
-"""The number of choices up to which all are listed beside the closest."""
+"""Maximum number of choices to list in full after a suggestion."""
 
 
 def closest(name: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that `name` probably means, or None; a number is never a misspelling of another."""
+    """Return the choice most similar to `name`, or None. Numbers are never treated as misspellings."""
     if str(name).isdecimal() or len(str(name)) > LONGEST_NAME:
         return None
     several, folded = list(choices), str(name).lower()
-    stems = {choice.lower().partition("-")[0]: choice for choice in reversed(several)}  # oracle of oracle-10
+    stems = {
+        choice.lower().partition("-")[0]: choice for choice in reversed(several)
+    }  # so that oracle matches oracle-10
     by_folded = {**stems, **{choice.lower(): choice for choice in several}}
     if (meant := MEANT.get(folded)) in by_folded:
         return by_folded[str(meant)]
-    # A short name with another first letter is another name: IRM is not ERM.
+    # A short name with a different first letter is a different name: IRM is not a misspelling of ERM.
     likely = by_folded if len(folded) > 3 else [one for one in by_folded if one[:1] == folded[:1]]
     matches = difflib.get_close_matches(folded, likely, n=1, cutoff=0.6)
     return by_folded[matches[0]] if matches else None
 
 
 def respelled(name: str, choices: Iterable[str]) -> str:
-    """Return the choice that differs from `name` only in upper and lower case or in p for +, or `name` itself."""
+    """Return the choice that matches `name` up to case and `p` for `+`, or `name` itself."""
     choices = list(choices)
     same = [choice for choice in choices if _plain(choice) == _plain(name)]
     return same[0] if name not in choices and len(same) == 1 else name
 
 
 def _plain(name: str) -> str:
-    """Return a name in lower case, and as file names have it: `medicpp` for MEDIC++."""
+    """Return a name in lower case with `p` for `+`: `medicpp` for MEDIC++."""
     return name.lower().replace("+", "p")
 
 
 def check_choice(kind: str, name: str, choices: Iterable[str], where: str = "") -> str:
-    """Return `name` if it is one of `choices`, otherwise raise an error with the closest one, or how to find all.
+    """Return `name` if it is one of `choices`, otherwise raise an error that suggests or lists the choices.
 
-    `where` names the owner of the choices: `of method 'vrex'`.
+    `where` is appended to the name in the error: `of method 'vrex'`.
     """
     choices = list(choices)
     if name in choices:
@@ -165,6 +167,7 @@ def check_choice(kind: str, name: str, choices: Iterable[str], where: str = "") 
     nearest = closest(name, choices)
     hints = [] if nearest is None else [f"did you mean {nearest!r}?"]
     if nearest is None or len(choices) <= FEW:
-        too_many = kind == "setting"  # more than 60
-        hints.append("`medic train --help` lists them" if too_many else f"choose from {', '.join(choices)}")
-    raise MedicError(f"unknown {kind} {name!r}{where and ' '}{where}, {' '.join(hints)}")
+        too_many = kind == "setting"  # too many to list
+        listed = f"{'choose from' if nearest is None else 'Available:'} {', '.join(choices)}"
+        hints.append("see `medic train --help` for all settings" if too_many else listed)
+    raise MedicError(f"unknown {kind} {name!r}{where and ' '}{where}: {' '.join(hints)}")

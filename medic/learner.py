@@ -1,4 +1,4 @@
-"""Train with any method in your own loop."""
+"""Train with any method in your own training loop."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,44 +32,45 @@ from medic.utils.outputs import Output
 from medic.utils.parts import POSITIVE, check_range
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-"""Makes an optimizer of some parameters: `lambda parameters: torch.optim.SGD(parameters, lr=0.01)`."""
+"""Function that creates an optimizer: `lambda parameters: torch.optim.SGD(parameters, lr=0.01)`."""
 TrainSet = tuple[Tensor | Sequence[Any], Tensor, Tensor]
-"""N inputs, as a tensor or as a sequence of tensors, with their classes (N,) and domains (N,)."""
+"""N inputs, as a tensor or a sequence of tensors, with classes of shape (N,) and domains of shape (N,)."""
 
 REFRESHED = 30
-"""Batches from which batch-norm statistics of averaged weights are estimated."""
+"""Number of batches used to estimate batch-norm statistics for averaged weights."""
 LARGE = 224
-"""The image side in pixels that is assumed where a rate depends on it and there is no setup."""
+"""Image side length in pixels, assumed for a size-dependent learning rate if there is no setup."""
 
 
 class Learner:
-    """Trains a model by a method, one batch at a time.
+    """A training method for your own loop, which updates a model one batch at a time.
 
         learner = medic.Learner("medic++", model, optimizer, classes=6, domains=3)
         for x, y, domain in loader:
             learner.step(x, y, domain)
 
-    It takes the place of `zero_grad`, `backward` and `optimizer.step`. Batches, the device, the schedule and the mode
-    of the model stay yours. `medic.list_methods()` says what a method needs beyond logits; a missing part is named by
-    an error.
+    `step` replaces `zero_grad`, `backward` and `optimizer.step`. You remain in control of batches, device, schedule and
+    train/eval mode. Some methods need more than logits: `medic.list_methods()` shows what each method needs, and the
+    learner raises an error that names anything missing.
 
     Args:
         method: Name of a method, or a `Method`.
-        model: Maps inputs (N, …) to logits (N, C) or to an `Output`.
-        optimizer: An optimizer of the model's parameters, or a function that takes a list of parameters and returns an
-            optimizer. The method's own parameters are added as extra groups, so make a scheduler afterwards, of
-            `learner.optimizer`.
-        classes: Number C of known classes.
+        model: Network that maps inputs of shape (N, …) to logits of shape (N, C) or to an `Output`.
+        optimizer: Optimizer for the model's parameters, or a function that takes a list of parameters and returns an
+            optimizer. The learner adds the method's own parameters as extra groups, so create schedulers afterwards,
+            from `learner.optimizer`.
+        classes: Number of known classes, C.
         domains: Number of source domains.
         setup: Shape and scale of the inputs, if the method needs them.
         train_set: Inputs, classes and domains of all training samples, if the method needs them.
-        validate: Returns the mean validation loss over the source domains, for averages that need it.
-        iterations: Number of updates in all, for weight averages.
-        inner_lr: Learning rate of inner steps; the method's own by default.
+        validate: Function that returns the mean validation loss over the source domains, for weight averages that need
+            it.
+        iterations: Total number of updates, for weight averages.
+        inner_lr: Learning rate of the inner steps (default: the method's).
         hparams: Hyperparameters of the method, by name.
-        clip_norm: Largest norm of the gradient; not limited by default.
-        precision: Precision of the network, `fp32`, `tf32` or `bf16`; use it in place of `torch.autocast`.
-        seed: Seed of the splits into tasks.
+        clip_norm: Maximum gradient norm (default: no clipping).
+        precision: Network precision: `fp32`, `tf32` or `bf16`. Use it instead of `torch.autocast`.
+        seed: Seed for splitting batches into tasks.
     """
 
     def __init__(
@@ -92,19 +93,21 @@ class Learner:
     ) -> None:
         self.method = find_method(method) if isinstance(method, str) else method
         if not isinstance(self.method, Method):
-            raise MedicError(f"method is of type {type(method).__name__}: give a name of medic.METHODS, or a Method")
+            raise MedicError(f"method must be a name in medic.METHODS or a Method, got {type(method).__name__}")
         if not isinstance(model, nn.Module):
-            raise MedicError(f"the model is of type {type(model).__name__}: give a torch.nn.Module")
+            raise MedicError(f"model must be a torch.nn.Module, got {type(model).__name__}")
         check_choice("precision", precision, get_args(Precision))
         if clip_norm is not None:
             check_range("the learner", POSITIVE, clip_norm=clip_norm)
         self.model, self.precision, self.domains = model, precision, domains
         self.needs, self._preset = find_needs(self.method), self._find_preset()
         if domains < self.method.min_domains:
-            raise MedicError(f"method {self.method.name!r} needs {self.method.min_domains} domains, not {domains}")
+            raise MedicError(
+                f"method {self.method.name!r} requires at least {self.method.min_domains} domains, got {domains}"
+            )
         self._check_parts(setup=setup, train_set=train_set, validate=validate)
         if validate is not None and iterations is None:
-            raise MedicError("validate has no effect without the number of updates: give iterations=")
+            raise MedicError("validate requires the number of updates: pass iterations=")
         spec = resolve_grid({}, self.method, domains, classes, ())
         parts = find_parts(
             self.method,
@@ -115,12 +118,12 @@ class Learner:
             spec,
         )
         parts, _ = assign_hparams(parts, parse_hparams(hparams), "", self.method.name)
-        # The device of the model, also for parts that are made here.
+        # The parts created below go to the same device as the model.
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self.setup = replace(setup or Setup(), tasks=max(spec.sizes), domains=domains)
         if parts.layer is not None:
             if hasattr(model, "_medic_layer"):
-                raise MedicError("the model has the layer of an earlier learner: make a new model")
+                raise MedicError("model already contains the layer of another learner: create a new model")
             parts.layer.build().insert(getattr(model, "backbone", model), self._zeros())
             model._medic_layer = parts.layer.name  # type: ignore[assignment]
         self.objective = parts.build_objective(scale=OVA_SCALE)
@@ -132,7 +135,7 @@ class Learner:
         self.strategy = parts.strategy.build()
         self.grid = Grid(spec, seed=seed, sampler=None if parts.sampler is None else parts.sampler.build())
         self.score: openset.Score = openset.get_score(self._score_name())
-        """The score that reads the outputs of the method, for `medic.evaluate`; `finish` fits it if it has to."""
+        """The confidence score for the method's outputs, to pass to `medic.evaluate`. `finish` fits it if necessary."""
         self.iteration = 0
         self.averaging: WeightAverage | None = None if parts.averaging is None else parts.averaging.build()
         self._validate, self._iterations = validate, iterations
@@ -155,10 +158,14 @@ class Learner:
         self._checked = False
 
     def step(self, x: Tensor, y: Tensor, domain: Tensor, index: Tensor | None = None, **attributes: Tensor) -> Update:
-        """Split a batch into tasks and update the model once.
+        """Split a batch into tasks, and update the model once.
 
-        `x` (N, …) are inputs, `y` and `domain` (N,) their classes and domains. `index` (N,) are their rows in the
-        training set, for methods that correct labels.
+        Args:
+            x: Inputs of shape (N, …).
+            y: Classes of shape (N,).
+            domain: Domains of shape (N,).
+            index: Rows of the samples in the training set, of shape (N,). Only for methods that correct labels.
+            **attributes: Other attributes of the samples, each of shape (N,), for grids that split by them.
         """
         x, y, domain = (self._placed(part) for part in (x, y, domain))
         self._check_domains(domain)
@@ -172,7 +179,7 @@ class Learner:
         return self.update(steps)
 
     def update(self, steps: Sequence[Step]) -> Update:
-        """Update the model once with tasks that are already dealt over steps."""
+        """Update the model once, with tasks that are already assigned to steps."""
         if not self._checked and steps:
             self._check_outputs(steps[0].x)
         self._start(sum(len(step.y) for step in steps))
@@ -190,10 +197,10 @@ class Learner:
         return update
 
     def finish(self, inputs: Iterable[Any] | None = None) -> openset.Score:
-        """Load the averaged weights, if the method averages, and return the score, fitted if it has to be.
+        """Finish training: load averaged weights if the method averages them, and return the fitted score.
 
-        After averaging, batch-norm statistics are estimated again from `inputs`, batches of training inputs (N, …) or
-        tuples that begin with them, such as a loader yields; or from the training set.
+        Averaged weights need new batch-norm statistics, which are estimated from `inputs` (default: the training set).
+        Pass a data loader, or any iterable of training batches of shape (N, …) or of tuples that start with one.
         """
         if self.averaging is not None:
             with torch.no_grad():
@@ -204,9 +211,9 @@ class Learner:
         return self.score
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of everything that an update changes, the model and the optimizer included.
+        """Return the state of everything that an update changes, including the model and the optimizer.
 
-        Rates of the optimizer and torch's global generators, which dropout draws from, are not part of it.
+        Learning rates and torch's global random generators, which dropout uses, are not included.
         """
         return {
             "method": self.method.name,
@@ -220,9 +227,9 @@ class Learner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of a learner with the same arguments."""
+        """Restore the state of a learner that was created with the same arguments."""
         if state.get("method") != self.method.name:
-            raise MedicError(f"the state belongs to method {state.get('method')!r}, not to {self.method.name!r}")
+            raise MedicError(f"expected a state of method {self.method.name!r}, got one of {state.get('method')!r}")
         self.iteration = state["iteration"]
         self._update.load_state_dict(dict(state))
         if self.averaging is not None:
@@ -236,11 +243,11 @@ class Learner:
             self.cells.load_state_dict(state["cells"])
 
     def inference(self) -> Inference:
-        """Return the inference of the model on the training set."""
+        """Return an `Inference` that applies the model to the training set."""
         return Inference(self.model, self.images, self.preprocessing, self.device, self.precision)
 
     def relabel(self, samples: Samples) -> None:
-        """Train on these samples from the next step on; their labels may have changed."""
+        """Use these samples from the next step on. Called when labels change."""
         self.samples = samples
         self.cells = self.grid.index(samples.label, samples.domain, **samples.attributes)
 
@@ -248,7 +255,7 @@ class Learner:
         return f"Learner({self.method.name!r}, {type(self.model).__name__}, iteration {self.iteration})"
 
     def _find_preset(self) -> dict[str, Any]:
-        """Return the settings of the method that do not belong to the optimizer, with those of its penalty."""
+        """Return the method's preset, combined with that of its penalty."""
         penalty = self.method.preset.get("penalty")
         return {**(PENALTIES[penalty].preset if penalty else {}), **self.method.preset}
 
@@ -257,7 +264,7 @@ class Learner:
         return own or OBJECTIVES[self._preset.get("objective", "ce")].score
 
     def _inner_lr(self, inner_lr: float | None, lr: float) -> float | None:
-        """Return the inner rate: the user's, the method's, or None for the strategy's own."""
+        """Return the inner learning rate: the user's, the method's, or None for the strategy's own."""
         own = self._preset.get("inner_lr") if inner_lr is None else inner_lr
         if isinstance(own, Rate):
             own = own.at(self.setup.shape[-1] if "setup" in self.needs else LARGE)
@@ -267,81 +274,83 @@ class Learner:
         return torch.zeros(1, *self.setup.shape, device=self.device)
 
     def _complete_optimizer(self, optimizer: torch.optim.Optimizer | MakeOptimizer) -> torch.optim.Optimizer:
-        """Return the optimizer with the method's own parameters, at their rates relative to the model's."""
+        """Return the optimizer with the method's own parameters added, at rates relative to the model's."""
         made: Any = optimizer
         if not isinstance(optimizer, torch.optim.Optimizer) and callable(optimizer):
             made = optimizer(self._weights())
         if not isinstance(made, torch.optim.Optimizer):
             kind = type(made).__name__
-            raise MedicError(f"the optimizer is of type {kind}: give an optimizer, or a function that makes one")
+            raise MedicError(f"optimizer must be a torch optimizer or a function that returns one, got {kind}")
         own = {parameter for group in made.param_groups for parameter in group["params"]}
         if not any(parameter in own for parameter in self.model.parameters()):
-            raise MedicError("the optimizer has none of the model's parameters: make it of model.parameters()")
+            raise MedicError("optimizer must contain the model's parameters: create it from model.parameters()")
         lr = made.param_groups[0]["lr"]
         for parameters, scale in self.objective.parameter_groups():
             made.add_param_group({"params": parameters, "lr": scale * lr})
         return made
 
     def _check_parts(self, **arguments: Any) -> None:
-        """Refuse a model or arguments that lack something that the method needs."""
+        """Raise an error if the model or an argument lacks something that the method needs."""
         for need in self.needs:
             if (need in MODEL and lacks(self.model, need)) or (need in arguments and arguments[need] is None):
                 raise self._lacking(need)
 
     @torch.no_grad()
     def _check_outputs(self, x: Tensor) -> None:
-        """Refuse a model whose outputs lack a part that the method needs."""
+        """Raise an error if the model's outputs lack something that the method needs."""
         self._checked = True
         with evaluating(self.model):
             output = Output.of(self.model(x[:2]))
         if (logits := output.logits.shape[-1]) != self._classes:
-            raise MedicError(f"the model returned {logits} logits for {self._classes} classes: make the two equal")
+            raise MedicError(f"model must return one logit per class ({self._classes}), got {logits}")
         for need in self.needs:
             if need in OUTPUTS and missing(output, need):
                 raise self._lacking(need)
 
     def _placed(self, part: Any) -> Any:
-        """Return a tensor of a batch on the device of the model; the grid refuses anything else."""
+        """Move a tensor to the model's device. The grid raises an error for anything else."""
         return part.to(self.device) if isinstance(part, Tensor) else part
 
     def _check_domains(self, domain: Any) -> None:
-        """Refuse other domains than 0 to S - 1; on a GPU only in the first batch, because it has to wait."""
+        """Raise an error for domains outside 0 to S - 1. On a GPU, check only the first batch, to avoid a sync."""
         if not isinstance(domain, Tensor) or not len(domain) or (self._checked and domain.is_cuda):
             return
         for label in (int(domain.min()), int(domain.max())):
             if not 0 <= label < self.domains:
                 last = self.domains - 1
-                raise MedicError(f"domain {label} is none of the {self.domains} domains: number them from 0 to {last}")
+                raise MedicError(
+                    f"domain {label} is out of range for {self.domains} domains: number them from 0 to {last}"
+                )
 
     def _lacking(self, need: str) -> MedicError:
         text, way = NEEDS[need]
         head = OBJECTIVES[self._preset.get("objective", "ce")].heads[0]
         ours = f", or use medic.Classifier(backbone, classes, head={head!r})" if need in OUTPUTS else ""
-        return MedicError(f"method {self.method.name!r} needs {text}: {way}{ours}")
+        return MedicError(f"method {self.method.name!r} requires {text}: {way}{ours}")
 
     def _check_tasks(self, steps: Sequence[Step]) -> None:
-        """Refuse a batch without some domain, if the method remembers domains by their place."""
+        """Raise an error if a domain is missing from the batch and the method tracks domains by position."""
         penalty = self._preset.get("penalty")
         sizes = tuple(len(step.sizes) for step in steps)
         if penalty and PENALTIES[penalty].fixed_order and sizes != self.grid.sizes:
             raise MedicError(
-                f"method {self.method.name!r} needs every domain in every batch: this one has {sum(sizes)} of "
-                f"{self.domains}; draw batches by domain"
+                f"method {self.method.name!r} requires every domain in every batch, got {sum(sizes)} of "
+                f"{self.domains}: draw batches by domain"
             )
 
     def _set_data(self, train_set: TrainSet | None) -> None:
-        """Index the training set; without one, the parts that need it are not there."""
-        self.batch_size = 0  # samples per task, known from the first batch on
-        self.preprocessing = Preprocessing((), (), 0)  # not used, because inputs are preprocessed already
+        """Store the training set, if there is one."""
+        self.batch_size = 0  # samples per task, set by the first batch
+        self.preprocessing = Preprocessing((), (), 0)  # unused: inputs are already preprocessed
         if train_set is None:
             return
         if not isinstance(train_set, tuple | list) or len(train_set) != 3:
-            raise MedicError("train_set is not of three parts: give (inputs, classes, domains)")
+            raise MedicError("train_set must be a tuple of three: (inputs, classes, domains)")
         inputs, label, domain = train_set[0], torch.as_tensor(train_set[1]), torch.as_tensor(train_set[2])
         if not len(inputs) == len(label) == len(domain):
             raise MedicError(
-                f"the training set has {len(inputs)} inputs, {len(label)} classes and {len(domain)} domains: give one "
-                "class and one domain per input"
+                f"train_set must have one class and one domain per input, got {len(inputs)} inputs, {len(label)} "
+                f"classes and {len(domain)} domains"
             )
         self.images: Images = Resident(inputs) if isinstance(inputs, Tensor) else Items(inputs)
         self.samples = Samples(torch.arange(len(label)), label.cpu().long(), domain.cpu().long())
@@ -353,7 +362,7 @@ class Learner:
         self._turned_at = -1
 
     def _start(self, samples: int) -> None:
-        """Start the callbacks with the first batch, which tells how many samples a task has."""
+        """Start the callbacks at the first batch, which determines the number of samples per task."""
         if self.batch_size:
             return
         self.batch_size = max(1, samples // self.grid.tasks)
@@ -363,7 +372,7 @@ class Learner:
             self.relabel(self.samples)
 
     def _run_callbacks(self) -> None:
-        """Run the callbacks that are due, once per iteration and before its tasks are drawn."""
+        """Run the callbacks that are due, once per iteration, before its tasks are drawn."""
         if self._turned_at == self.iteration:
             return
         self._turned_at = self.iteration
@@ -372,20 +381,20 @@ class Learner:
                 callback.on_iteration(self)
 
     def _corrected(self, index: Tensor | None) -> dict[str, Tensor]:
-        """Return the labels and attributes that callbacks gave to a batch, if they give any."""
+        """Return the labels and attributes that callbacks have set for a batch, if any."""
         if not self.callbacks or not self.samples.attributes:
             return {}
         if index is None:
             raise MedicError(
-                f"method {self.method.name!r} corrects labels: give the rows of the batch in the training set, "
-                "step(x, y, domain, index)"
+                f"method {self.method.name!r} corrects labels and requires the rows of the batch in the training set: "
+                "call step(x, y, domain, index)"
             )
         rows = index.cpu()
         labels = {"y": self.samples.label, **self.samples.attributes}
         return {name: values[rows].to(self.device) for name, values in labels.items()}
 
     def _average(self, averaging: WeightAverage) -> None:
-        """Give the weights to the average, and the validation loss if it asks for it."""
+        """Update the weight average, and pass it the validation loss if it asks for one."""
         iterations = self._iterations or self.iteration
         averaging.update(self._weights(), self.iteration / iterations)
         if self._validate is not None and averaging.asks(self.iteration, iterations):
@@ -397,7 +406,7 @@ class Learner:
 
     @torch.no_grad()
     def _estimate_statistics(self, inputs: Iterable[Any] | None) -> None:
-        """Estimate batch-norm statistics for new weights, and leave the model in the mode that it has."""
+        """Estimate batch-norm statistics for new weights, and keep the model's train/eval mode."""
         if inputs is None:
             inputs = self._batches() if hasattr(self, "images") else ()
         batches = iter(inputs)
@@ -407,7 +416,9 @@ class Learner:
             if self._preset.get("batch_norm") == "frozen":
                 freeze_norms(self.model)
             if first is None and any(map(is_tracking, self.model.modules())):
-                raise MedicError("averaged weights need new batch-norm statistics: give finish(inputs) some batches")
+                raise MedicError(
+                    "averaged weights require new batch-norm statistics: pass training batches to finish(inputs)"
+                )
             with statistics_estimated(self.model) as tracked, arithmetic(self.precision, self.device):
                 for batch in itertools.chain([first], batches) if tracked else ():
                     self.model(self._placed(batch[0] if isinstance(batch, tuple | list) else batch))

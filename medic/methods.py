@@ -1,6 +1,6 @@
-"""The table of methods: those of existing parts, then whole systems.
+"""The table of methods: combinations of existing parts first, then complete systems.
 
-A plain name is the system as in the paper's open-set tables; a suffix names another form.
+A name without a suffix is the system in the paper's open-set tables. A suffix marks a variant.
 """
 
 from functools import partial
@@ -34,44 +34,42 @@ __all__ = [
 OVA = {"objective": "ce+ova"}
 PLAIN = {"weight_decay": 0.0, "schedule": "constant"}
 
-# Methods that share a grid. The tasks of the last two are the source domains, always in the same order.
+# Methods that share a grid. In the last two, the tasks are the source domains, always in the same order.
 _chain = partial(Method, preset=OVA, grid=GridSpec(3, 3))
 _diagonal = partial(Method, preset=OVA, grid=GridSpec(2, 2, pairing="diagonal"), forward="task")
 _domains_in_one_step = partial(Method, grid=GridSpec(3, steps=1, pairing="ordered"), each_domain=True)
 _step_per_domain = partial(Method, grid=GridSpec(3, pairing="ordered"), forward="task", min_domains=2, each_domain=True)
 
 _OF_PARTS = (
-    Method(
-        "erm", "minimise the risk of all source images together", "nothing: the baseline", "Vapnik 1998", paper="ERM"
-    ),
+    Method("erm", "minimise the mean loss over all source images", "nothing: the baseline", "Vapnik 1998", paper="ERM"),
     Method(
         "swad",
-        "average the weights over the valley of the validation loss",
-        "after the loop: plain training, then the mean of the weights of many iterations",
+        "average the weights from the iterations with a low validation loss",
+        "averaging: plain training, then the mean of the weights over many iterations",
         "Cha et al. 2021",
         preset={"averaging": "swad"},
         paper="SWAD",
     ),
     _chain(
         "maml",
-        "minimise the risk of the last step, after inner steps on the others",
-        "strategy: keeps the last step's gradient only",
+        "minimise the loss on the last step after inner steps on the other tasks",
+        "strategy: uses only the gradient of the last step",
         "Finn et al. 2017",
         strategy=Part("maml", MultiStep, {"weights": "last"}),
         paper="MAML",
     ),
     _chain(
         "reptile",
-        "sum the gradients of a chain of steps, which matches them pairwise",
-        "grid and strategy: tasks by domain and class, at random",
+        "sum the gradients along a chain of steps, which aligns each pair of gradients",
+        "grid and strategy: random tasks, split by domain and class",
         "Nichol et al. 2018",
         strategy=Part("reptile", MultiStep),
         paper="Reptile",
     ),
     Method(
         "mldg",
-        "a step on some domains must help the others",
-        "grid and strategy: two domain splits, meta-train and meta-test, first order",
+        "make a step on some domains help the other domains",
+        "grid and strategy: two domain splits (meta-train and meta-test), first order",
         "Li et al. 2018",
         grid=GridSpec(2),
         strategy=Part("mldg", TwoStep),
@@ -79,8 +77,8 @@ _OF_PARTS = (
     ),
     Method(
         "mldg-domainbed",
-        "MLDG as DomainBed has it",
-        "strategy: a fresh Adam step per pair of domains, two of them for meta-testing",
+        "MLDG as implemented in DomainBed",
+        "strategy: a fresh Adam step for each domain pair, with two domains for meta-testing",
         "Gulrajani and Lopez-Paz 2021",
         preset={"optimizer": "adam", "lr": DOMAINBED_ADAM, "inner_lr": "lr", **PLAIN},
         grid=GridSpec(3),
@@ -90,7 +88,7 @@ _OF_PARTS = (
     ),
     Method(
         "fish",
-        "Reptile over domains",
+        "apply Reptile to domains",
         "grid and strategy: one step per domain",
         "Shi et al. 2022",
         grid=GridSpec(3),
@@ -100,8 +98,8 @@ _OF_PARTS = (
     ),
     Method(
         "fish-domainbed",
-        "Fish as DomainBed has it",
-        "strategy: an inner Adam that keeps its moments, then 0.5 × its displacement",
+        "Fish as implemented in DomainBed",
+        "strategy: an inner Adam optimizer that keeps its moments; the weights move by 0.5 × its displacement",
         "Gulrajani and Lopez-Paz 2021",
         preset={"lr": 0.5, "inner_lr": DOMAINBED_ADAM, "momentum": 0.0, **PLAIN},
         grid=GridSpec(3, pairing="ordered"),
@@ -111,8 +109,8 @@ _OF_PARTS = (
     ),
     Method(
         "mvdg",
-        "move to the mean of several trajectories, each of which trains on some domains and tests on the others",
-        "grid and strategy: three trajectories of three times two steps with a fresh Adam",
+        "move to the mean of several trajectories that train on some domains and test on the others",
+        "grid and strategy: three trajectories of 3 × 2 steps, each with a fresh Adam optimizer",
         "Zhang et al. 2022",
         preset={"lr": 0.05, "momentum": 0.0, "weight_decay": 5e-4, "head_lr_scale": 10.0},
         grid=GridSpec(2, repeat=9),
@@ -122,7 +120,7 @@ _OF_PARTS = (
     ),
     _diagonal(
         "medic",
-        "tasks crossed over two domain and two class splits; a step on one diagonal must help the other",
+        "cross two domain splits with two class splits; a step on one diagonal must help the other",
         "grid and strategy: diagonal 2 × 2 tasks, second order",
         "Wang et al. 2023",
         strategy=Part("medic", TwoStep, {"second_order": True}),
@@ -130,15 +128,15 @@ _OF_PARTS = (
     ),
     _diagonal(
         "medic-fo",
-        "MEDIC without second derivatives",
+        "MEDIC without second-order derivatives",
         "grid and strategy: diagonal 2 × 2 tasks, first order",
         "Wang et al. 2023",
         strategy=Part("medic-fo", TwoStep),
     ),
     _chain(
         "medic++",
-        "a chain of steps, each of several tasks by domain and class, with confusable classes apart",
-        "grid and strategy: 3 × 3 tasks in three steps, adaptive class splits",
+        "take a chain of steps over tasks split by domain and class, keeping confusable classes apart",
+        "grid and strategy: 3 × 3 tasks in three steps, with adaptive class splits",
         "Wang et al. 2025",
         grid=GridSpec(3, 3, sampling="adaptive"),
         strategy=Part("medic++", MultiStep),
@@ -146,15 +144,15 @@ _OF_PARTS = (
     ),
     _chain(
         "arith",
-        "aim at the mean of the points that the chain visits",
-        "strategy: step gradients weighted in arithmetic progression",
+        "move to the mean of the points along the chain",
+        "strategy: step gradients with weights in arithmetic progression",
         "Wang et al. 2025",
         strategy=Part("arith", MultiStep, {"weights": "arithmetic"}),
     ),
     _diagonal(
         "l2ot",
-        "classes whose features are far apart",
-        "objective: MEDIC with a penalty on the transport between classes",
+        "push the features of different classes apart",
+        "objective: MEDIC with a penalty on the optimal transport between classes",
         "Li et al. 2025",
         preset={**OVA, "penalty": "transport"},
         strategy=Part("l2ot", TwoStep, {"second_order": True}),
@@ -162,16 +160,16 @@ _OF_PARTS = (
     ),
     Method(
         "openmax",
-        "logits far from those of their class in training lose to an unknown class",
-        "score: plain training, then an extreme-value model per class",
+        "move probability to an unknown class when logits are far from the class's training logits",
+        "score: plain training, then an extreme value model per class",
         "Bendale and Boult 2016",
         preset={"score": "openmax"},
         paper="OpenMax",
     ),
     _domains_in_one_step(
         "groupdro",
-        "domains with a larger loss weigh more",
-        "objective: exponential weights on the domains' risks",
+        "give domains with a larger loss more weight",
+        "objective: exponential weights on the domain losses",
         "Sagawa et al. 2020",
         preset={"penalty": "groupdro"},
         forward="task",
@@ -179,16 +177,16 @@ _OF_PARTS = (
     ),
     _domains_in_one_step(
         "vrex",
-        "risks that are equal in all domains",
-        "objective: penalty on the variance of the domains' risks",
+        "equalise the loss across domains",
+        "objective: penalty on the variance of the domain losses",
         "Krueger et al. 2021",
         preset={"penalty": "vrex"},
         paper="V-REx",
     ),
     _domains_in_one_step(
         "coral",
-        "features with the same mean and covariance in all domains",
-        "objective: penalty on differences of feature moments",
+        "equalise the mean and covariance of the features across domains",
+        "objective: penalty on differences between feature moments",
         "Sun and Saenko 2016",
         preset={"penalty": "coral"},
         forward="task",
@@ -196,24 +194,24 @@ _OF_PARTS = (
     ),
     Method(
         "rsc",
-        "learn without the features that matter most",
-        "objective: the most supporting features of some samples are muted",
+        "train without the most predictive features",
+        "objective: masks the most predictive features of some samples",
         "Huang et al. 2020",
         change=Part("rsc", Rsc),
         paper="RSC",
     ),
     _domains_in_one_step(
         "fishr",
-        "gradients of the classifier that vary alike in all domains",
-        "objective: penalty on differences of gradient variances",
+        "equalise the variance of the classifier gradients across domains",
+        "objective: penalty on differences between gradient variances",
         "Rame et al. 2022",
         preset={"penalty": "fishr"},
         paper="Fishr",
     ),
     _domains_in_one_step(
         "hgp",
-        "the same gradient, and curvature along it, in all domains",
-        "objective: penalty on differences of head gradients and Hessian-gradient products",
+        "equalise the gradient, and the curvature along it, across domains",
+        "objective: penalty on differences between head gradients and between Hessian-gradient products",
         "Hemati et al. 2023",
         preset={"penalty": "hgp"},
         forward="task",
@@ -222,8 +220,8 @@ _OF_PARTS = (
     ),
     _domains_in_one_step(
         "hutchinson",
-        "the same gradient, and curvature per weight, in all domains",
-        "objective: penalty on differences of head gradients and Hessian diagonals",
+        "equalise the gradient, and the curvature of each weight, across domains",
+        "objective: penalty on differences between head gradients and between Hessian diagonals",
         "Hemati et al. 2023",
         preset={"penalty": "hutchinson"},
         forward="task",
@@ -232,40 +230,40 @@ _OF_PARTS = (
     ),
     Method(
         "miro",
-        "stay near the features of the pretrained network",
-        "objective: penalty on the distance of stage maps to those before training; batch norm is frozen",
+        "keep features close to the pretrained features",
+        "objective: penalty on the distance to the pretrained feature maps of each stage; frozen batch norm",
         "Cha et al. 2022",
         preset={"penalty": "miro"},
         paper="MIRO",
     ),
     _step_per_domain(
         "andmask",
-        "move where the gradients of all domains agree in sign",
-        "strategy: coordinates without agreement are masked",
+        "update only the weights whose gradients have the same sign in all domains",
+        "strategy: masks coordinates on which the domains disagree",
         "Parascandolo et al. 2021",
         strategy=Part("andmask", AndMask),
         paper="AND-mask",
     ),
     _step_per_domain(
         "sandmask",
-        "move where the gradients of all domains agree, by how much",
-        "strategy: a smooth mask from agreement and spread",
+        "update each weight in proportion to the agreement between domain gradients",
+        "strategy: a smooth mask computed from the agreement and spread of the gradients",
         "Shahtalebi et al. 2021",
         strategy=Part("sandmask", SandMask),
         paper="SAND-mask",
     ),
     Method(
         "mixstyle",
-        "images learn in each other's styles",
-        "layer: channel statistics are mixed between images behind the stages of the backbone",
+        "mix the styles of images during training",
+        "layer: mixes channel statistics between images after backbone stages",
         "Zhou et al. 2021",
         preset={"layer": "mixstyle"},
         paper="MixStyle",
     ),
     Method(
         "aloft-e",
-        "noise on the low frequencies of the features",
-        "layer: amplitudes inside global filters are perturbed, element by element",
+        "add noise to the low frequencies of the features",
+        "layer: perturbs each amplitude inside the global filters",
         "Guo et al. 2023",
         preset={"layer": "aloft-e"},
         backbone="gfnet_h_ti",
@@ -273,8 +271,8 @@ _OF_PARTS = (
     ),
     Method(
         "aloft-s",
-        "noise on the statistics of low frequencies of the features",
-        "layer: amplitudes inside global filters are perturbed, by mean and deviation",
+        "add noise to the statistics of the features' low frequencies",
+        "layer: perturbs the mean and deviation of the amplitudes inside the global filters",
         "Guo et al. 2023",
         preset={"layer": "aloft-s"},
         backbone="gfnet_h_ti",
@@ -286,12 +284,12 @@ METHOD_GROUP = Group("medic.methods", "method", Method, METHODS)
 
 
 def find_method(name: str) -> Method:
-    """Return a method by name, from an installed package if it is not one of ours."""
+    """Return a method by name. Searches installed packages if the method is not built in."""
     return METHOD_GROUP.find(name)
 
 
 def find_needs(method: Method) -> tuple[str, ...]:
-    """Return what a method needs beyond logits, by the names in `medic.objectives.needs`, in their order."""
+    """Return the names of a method's requirements beyond logits, in the order of `medic.objectives.needs.NEEDS`."""
     kind, preset = OBJECTIVES[method.preset.get("objective", "ce")], method.preset
     declared: list[Any] = [kind.kind, *(loss.kind for loss in kind.losses)]
     declared += [] if "penalty" not in preset else [PENALTIES[preset["penalty"]]]
@@ -304,12 +302,12 @@ def find_needs(method: Method) -> tuple[str, ...]:
 
 
 def list_methods() -> list[dict[str, Any]]:
-    """Return all methods as plain values: name, idea, what each differs in and needs, source, tasks and steps."""
+    """Describe all methods with plain values, one dict per method."""
     return [describe_method(method) for method in METHODS.values()]
 
 
 def describe_method(method: Method) -> dict[str, Any]:
-    """Return a method as plain values."""
+    """Describe a method with plain values: name, idea, parts, requirements, source, tasks and steps."""
     grid = method.grid
     return {
         "method": method.name,

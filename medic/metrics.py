@@ -1,7 +1,7 @@
-"""Registry of metrics: key in a record, title, scale, direction and function. Everything that shows a metric reads it.
+"""Registry of metrics: the key in a record, title, scale, direction and function of each metric.
 
 A record is a line of a run's results.jsonl. Metrics are stored as fractions and shown in percent. This module does not
-import torch: functions name a method of `medic.openset.Ranking`.
+import torch: each function calls a method of `medic.openset.Ranking` by name.
 """
 
 from collections.abc import Callable
@@ -12,21 +12,21 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of a record and the way to show it."""
+    """A number in a record, and how to display it."""
 
     key: str
     title: str
     of_ranking: Callable[[Any], float] | None = None
-    """Function of a `medic.openset.Ranking`, if the metric needs no threshold. Every run records it under its key."""
+    """Function of a `medic.openset.Ranking`, for metrics that need no threshold. Every run records these metrics."""
     scale: float = 100.0
-    """Factor from the stored to the shown value: 100 for percent."""
+    """Factor from the stored to the displayed value: 100 for percent."""
     higher_is_better: bool = True
     ideal: float | None = None
-    """The best value, if neither the highest nor the lowest is."""
+    """The ideal value, for metrics where neither the highest nor the lowest value is best."""
     paper: str = ""
-    """Title of the metric in the paper's tables; empty if they do not have it."""
+    """Title in the paper's tables. Empty if the paper does not report the metric."""
     meaning: str = ""
-    """What it says, for somebody who meets it for the first time."""
+    """Explanation for readers who are new to the metric."""
 
 
 METRICS = {
@@ -42,7 +42,7 @@ METRICS = {
         Metric(
             "hscore",
             "H-score",
-            meaning="Harmonic mean of acc_k and acc_u at the run's threshold. It is high only if both are.",
+            meaning="Harmonic mean of acc_k and acc_u at the run's threshold. It is high only if both are high.",
         ),
         Metric(
             "oscr",
@@ -80,27 +80,27 @@ METRICS = {
             "aurc",
             "AURC",
             higher_is_better=False,
-            meaning="Mean share of wrong images among the most confident ones, over all shares of the images. Every "
-            "unknown image counts as wrong.",
+            meaning="Area under the risk-coverage curve: the error rate among the most confident images, averaged over "
+            "all coverages. Every unknown image counts as an error.",
         ),
         Metric(
             "domain_auroc",
             "domain sensitivity",
             ideal=0.5,
-            meaning="Probability that a known image of the sources scores higher than a known image of the target. "
-            "50 is ideal: the score does not react to the domain.",
+            meaning="Probability that a known source image scores higher than a known target image. 50 is ideal: the "
+            "score does not depend on the domain.",
         ),
         Metric(
             "fs_auroc",
             "full-spectrum AUROC",
-            meaning="AUROC of all known images, of the sources and of the target, against all unknown ones.",
+            meaning="AUROC of all known images, from sources and target, against all unknown images.",
         ),
         Metric("fs_fpr95", "full-spectrum FPR95", higher_is_better=False),
         Metric("conf_p", "conf_p", paper="conf_p"),
         Metric("conf_n", "conf_n", paper="conf_n"),
         Metric("balance", "balance"),
         Metric("threshold", "threshold", scale=1.0),
-        # DomainBed's test accuracy. A table computes it from the accuracies of the domains.
+        # DomainBed's test accuracy, which a table computes from the accuracies of the domains.
         Metric("domainbed", "DomainBed Acc", paper="Acc"),
         Metric("iteration", "iteration", scale=1.0),
         Metric("step", "step", scale=1.0),
@@ -112,17 +112,17 @@ METRICS = {
         Metric("mem_gb", "peak GiB", scale=1.0, higher_is_better=False),
     )
 }
-"""Every metric by its key."""
+"""All metrics by key."""
 
 DEFAULT = tuple(METRICS[key] for key in ("acc", "hscore", "oscr"))
 """Metrics shown unless others are requested."""
 
 _FAMILIES = {"oscr/": "OSCR ", "hscore/": "H-score ", "ccr@fpr=": "CCR@FPR=", "ece/": "ECE ", "brier/": "Brier "}
-"""Prefixes of keys that end in a score, a threshold rule or a rate, and the prefixes of their titles."""
+"""Key prefixes of metrics that end in a score, a threshold rule or a rate, with their title prefixes."""
 
 
 def find_metric(key: str) -> Metric:
-    """Return the metric of a key. A key without an entry is shown under its own name, in percent."""
+    """Return the metric for a key. Unregistered keys are displayed under their own name, in percent."""
     if key in METRICS:
         return METRICS[key]
     for prefix, title in _FAMILIES.items():

@@ -68,7 +68,7 @@ def test_labels_of_mixed_types(fitted):
 
 
 def test_one_image_is_no_sequence(fitted):
-    with pytest.raises(MedicError, match="one image"):
+    with pytest.raises(MedicError, match="single image"):
         fitted.predict(IMAGES[0])
 
 

@@ -129,10 +129,10 @@ def test_code_of_a_run_is_not_executed_unless_it_is_named(mine, capsys):
 
 def test_a_model_takes_only_the_network_that_it_lacks(mine):
     run = medic.train(dataset=mine.images, **QUICK)
-    with pytest.raises(MedicError, match="leave out model="):
+    with pytest.raises(MedicError, match="omit model="):
         medic.load(run.path, model=mine.network)
     own = medic.train(model=mine.network, dataset=mine.images, **QUICK)
-    with pytest.raises(MedicError, match="cannot be used"):
+    with pytest.raises(MedicError, match="cannot load the model"):
         medic.load(own.path, model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4)))
     assert medic.load(own.path).classes == own.predictor.classes  # as before
 
@@ -201,7 +201,7 @@ def test_numbers_sort_by_value():
 
 @pytest.mark.parametrize(("source", "message"), [
     (([1], [2, 3], [4]), "1 images, 2 classes and 1 domains"),
-    ([], "no images"),
+    ([], "empty at least one image"),
     (3, "int"),
     ([(1, 2)], "item tuple 2"),
     ({"a": 1}, "dict sequence"),
@@ -213,7 +213,7 @@ def test_datasets_that_are_none(source, message):
 
 @pytest.mark.parametrize(("model", "message"), [
     (lambda: 3, "int torch.nn.Module"),
-    (lambda: 1 / 0, "cannot be made ZeroDivisionError"),
+    (lambda: 1 / 0, "could not create ZeroDivisionError"),
     ("resnet18", "backbone='resnet18'"),
     (nn.Conv2d(3, 8, 3), "features head"),
     (nn.Sequential(nn.Flatten(), nn.Linear(7, 2)), "image-size"),

@@ -1,6 +1,6 @@
-"""Analyses of finished runs: each measures numbers and draws a figure.
+"""Analyses of finished runs. Each computes numbers and draws a figure.
 
-Modules load when an analysis is first used, so that a list of them does not wait for torch.
+The module of an analysis is imported on first use, so that listing the analyses does not import torch.
 """
 
 import importlib
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from medic.analysis.result import Result
 
 Takes = Literal["nothing", "run", "runs", "folders"]
-"""The arguments of an analysis: nothing, one run, several runs, or folders of runs."""
+"""What an analysis takes: nothing, one run, several runs, or folders of runs."""
 _FEATURES = ("split", "rerun", "root", "device")
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """An analysis: its name, the runs that it takes, and the names of its options.
+    """An analysis: its name, a description, the runs that it takes, and the names of its options.
 
-    `medic/analysis/NAME.py` has the functions `measure`, which returns a `Result`, and `draw`, which returns a figure.
+    `medic/analysis/NAME.py` defines `measure`, which returns a `Result`, and `draw`, which returns a figure.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Analysis:
     options: tuple[str, ...] = ()
 
     def measure(self, runs: Any = None, **options: Any) -> "Result":
-        """Return the numbers. `runs` is a run, a list of them, or results of folders, as `takes` says."""
+        """Run the analysis. `takes` determines whether `runs` is one run or a list of runs."""
         measure = importlib.import_module(f"medic.analysis.{self.name}").measure
         return cast("Result", measure(**options) if self.takes == "nothing" else measure(runs, **options))
 
@@ -38,28 +38,28 @@ ANALYSES = {
     for entry in (
         Analysis(
             "gradients",
-            "agreement of task gradients over training, and the paper's regularisation term (repeats training)",
+            "agreement between task gradients during training, and the paper's regularisation term (replays training)",
             "runs",
             ("moments", "iterations", "root", "device"),
         ),
-        Analysis("expansion", "residual of the gradient-matching expansion against the inner rate", "nothing"),
-        Analysis("separation", "differences of class features, and matched pairs against steps", "runs", _FEATURES),
+        Analysis("expansion", "residual of the gradient-matching expansion against the inner learning rate", "nothing"),
+        Analysis("separation", "differences between class features, and matched task pairs", "runs", _FEATURES),
         Analysis(
             "boundary",
-            "decision boundary of a one-vs-all classifier, λ and confidences",
+            "decision boundary, midpoint predictions λ and confidences of one-vs-all classifiers",
             "runs",
             ("classes", *_FEATURES),
         ),
-        Analysis("embed", "t-SNE of target features, known and unknown", "runs", _FEATURES),
+        Analysis("embed", "t-SNE of target features, with known and unknown images", "runs", _FEATURES),
         Analysis("openness", "OSCR against the number of known classes", "folders"),
         Analysis("cost", "time and memory against the number of steps", "folders"),
         Analysis(
             "tasks",
-            "confusion that adaptive sampling used, and the chains that it drew (repeats training)",
+            "class confusion and class chains of adaptive sampling (replays training)",
             "run",
             ("iterations", "root", "device"),
         ),
-        Analysis("errors", "classes confused in the target alone, and unknown classes taken for known ones", "run"),
+        Analysis("errors", "classes confused only in the target, and unknown classes mistaken for known ones", "run"),
     )
 }
 """Analyses by name."""

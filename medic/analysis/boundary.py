@@ -1,14 +1,15 @@
-"""The decision boundary of a one-vs-all classifier between two classes, and the balance of all classifiers.
+"""Decision boundary of a one-vs-all classifier between two classes, and the balance of all classifiers.
 
-With d_c(x) the log-odds of classifier c and q_c = σ(d_c) its positive output, over the known images of a split:
+Let d_c(x) be the log-odds of classifier c, and q_c = σ(d_c) its positive output. Over the known images of a split:
 
     conf_p(c) = mean_{y=c} q_c,   conf_n(c) = mean_{y≠c} (1 − q_c),   balance(c) = mean_{y=c} q_c + mean_{y≠c} q_c − 1.
 
-The midpoint prediction of the paper's discussion (Eqs. 3–5), for positive class c and another class j, is
+For positive class c and another class j, the midpoint prediction from the paper's discussion (Eqs. 3–5) is
 
     λ(j, c) = mean_{x_0 ∈ j, x_1 ∈ c} q_c((x_0 + x_1) / 2) ≈ ½ (mean_{x_0 ∈ j} q_c(x_0) + mean_{x_1 ∈ c} q_c(x_1)).
 
-Midpoints are of features. The log-odds are linear in them, so that d_c at a midpoint is the mean of both log-odds.
+Midpoints are taken between features. The log-odds are linear in the features, so d_c at a midpoint is the mean of both
+log-odds.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,37 +33,38 @@ from medic.runs.run import Run
 
 Floats = NDArray[np.float64]
 LogOdds = Callable[[Tensor], Tensor]
-"""Maps features (M, F) to the log-odds (M,) of one classifier."""
+"""A function that maps features of shape (M, F) to the log-odds of one classifier, of shape (M,)."""
 GRID = 80
-"""Points on a side of the plane's map."""
+"""Number of grid points along each axis of the plane."""
 MIDPOINTS = 50_000_000
-"""The number of midpoints up to which all images are used; of more, a share of the images, evenly spaced."""
+"""Maximum number of midpoints. If there are more, evenly spaced images are used instead of all."""
 
 
 @dataclass(frozen=True)
 class Plane:
-    """Classifier c in the plane through the means of classes j and c and the largest variance beside their difference.
+    """Outputs of classifier c in a plane through the means of classes j and c.
 
-    Along x the mean of j is at 0 and that of c at 1; y is in the same units, from the line between the means.
+    The x axis runs from the mean of j, at 0, to the mean of c, at 1. The y axis is the orthogonal direction with the
+    largest variance, in the same units, starting from the line between the means.
     """
 
     x: Floats
-    """Grid (G,) along the difference of the means."""
+    """Grid along the line between the means, of shape (G,)."""
     y: Floats
-    """Grid (G,) across it."""
+    """Grid orthogonal to that line, of shape (G,)."""
     positive: Floats
-    """q_c on the grid (G, G), rows along y."""
+    """q_c on the grid, of shape (G, G), with rows along y."""
     points: Floats
-    """The images of both classes in the plane (N, 2)."""
+    """Positions of the images of both classes in the plane, of shape (N, 2)."""
     own: NDArray[np.bool_]
-    """Whether an image is of class c (N,)."""
+    """Whether each image belongs to class c, of shape (N,)."""
     crossing: float
-    """Where q_c = ½ on the line from the mean of j (0) to that of c (1): above ½ it is nearer to the positive class."""
+    """Position where q_c = ½ between the means of j (0) and c (1). Above ½, it is closer to the positive class."""
 
 
 @dataclass(frozen=True)
 class Balance:
-    """The C one-vs-all classifiers of a run, with arrays (C,) or (C, C)."""
+    """Confidences and balance of the C one-vs-all classifiers of a run, in arrays of shape (C,) or (C, C)."""
 
     label: str
     method: str
@@ -72,19 +74,19 @@ class Balance:
     conf_n: Floats
     balance: Floats
     midpoint: Floats
-    """λ (C, C): row c is the positive class, column j the other; NaN on the diagonal."""
+    """λ, of shape (C, C). Row c is the positive class, column j the other class. NaN on the diagonal."""
     linear: Floats
-    """The right side of Eq. 5 (C, C), the approximation of λ."""
+    """Approximation of λ, the right-hand side of Eq. 5, of shape (C, C)."""
     mean_p: float
-    """conf_p over all images, as in the paper's table."""
+    """conf_p averaged over all images, as in the paper's table."""
     mean_n: float
-    """conf_n over all images and other classifiers, as in the paper's table."""
+    """conf_n averaged over all images and other classifiers, as in the paper's table."""
     plane: Plane
 
 
 @dataclass(frozen=True)
 class Boundary(Result):
-    """The balance of several runs, and their planes of the same two classes."""
+    """The balance of several runs, and their planes for the same two classes."""
 
     runs: tuple[Balance, ...]
     split: str
@@ -92,7 +94,7 @@ class Boundary(Result):
     negative: str
 
     def rows(self) -> list[dict[str, str]]:
-        """Return a row per run."""
+        """Return one row per run."""
         return [
             {
                 "run": one.label,
@@ -108,10 +110,10 @@ class Boundary(Result):
         ]
 
     def notes(self) -> list[str]:
-        """Name the images and the scale of the boundary."""
+        """Describe the images and the scale of the boundary."""
         return [
-            f"{self.split} images of known classes; λ is the mean over pairs of classes; the boundary is at 0 on the "
-            f"mean of {self.negative!r}, at 1 on that of {self.positive!r}, and at 0.5 if it is centred"
+            f"images: {self.split}, known classes only; λ: mean over class pairs; boundary: 0 at the mean of "
+            f"{self.negative!r}, 1 at the mean of {self.positive!r}, 0.5 halfway between them"
         ]
 
 
@@ -123,10 +125,10 @@ def measure(
     root: str | None = None,
     device: str = "auto",
 ) -> Boundary:
-    """Measure every run; the plane is of `classes` (positive, other).
+    """Measure every run. `classes` are the positive class and the other class of the plane.
 
-    By default these are the class of the first run's classifier that leans most to "not c", and the other class with
-    the largest mean positive output of this classifier.
+    The default positive class c is the one whose classifier in the first run is most biased towards "not c". The
+    default other class has the largest mean positive output of this classifier.
     """
     balances: list[Balance] = []
     pair = None
@@ -134,7 +136,8 @@ def measure(
         head = HEADS.get(run.config.model.head)
         if head is None or not head.ova or head.nonlinear is not None:
             raise MedicError(
-                f"run {run.path} has no linear one-vs-all head ({run.config.model.head!r}): use --objective ce+ova"
+                f"expected a linear one-vs-all head, got {run.config.model.head!r} in run {run.path}: "
+                "train with --objective ce+ova"
             )
         outputs = with_features(run, split, rerun, root, device)
         names, odds, y = run.classes, outputs.output.log_odds().double(), outputs.label
@@ -144,7 +147,9 @@ def measure(
             check_choice("class", name, names, f"of run {run.path}")
         positive, negative = map(names.index, pair)
         if not bool((y == positive).any() and (y == negative).any()):
-            raise MedicError(f"split {split!r} of run {run.path} lacks {pair[0]!r} or {pair[1]!r}: use other --classes")
+            raise MedicError(
+                f"split {split!r} of run {run.path} has no images of {pair[0]!r} or {pair[1]!r}: use other --classes"
+            )
         ova = outputs.output.ova_logits()
         conf_p, conf_n, balance = _confidences(odds, y)
         midpoint, linear = midpoints(odds, y)
@@ -165,18 +170,18 @@ def measure(
             )
         )
     if pair is None:
-        raise MedicError("the decision boundary needs finished runs: give some")
+        raise MedicError("a decision boundary requires at least one finished run, got none")
     return Boundary(tuple(balances), split, *pair)
 
 
 def _choose(names: Sequence[str], odds: Tensor, y: Tensor, classes: Sequence[str] | None) -> tuple[str, str]:
-    """Return the positive class of the plane and the other one."""
+    """Return the positive class and the other class of the plane."""
     if classes is not None:
         if len(classes) != 2 or classes[0] == classes[1]:
-            raise MedicError(f"--classes {' '.join(classes)}: give two classes, the positive one first")
+            raise MedicError(f"--classes must be two different classes, positive class first, got {' '.join(classes)}")
         return classes[0], classes[1]
     if len(names) < 2:
-        raise MedicError("a boundary needs two known classes")
+        raise MedicError("a decision boundary requires at least two known classes, got one")
     _, _, balance = _confidences(odds, y)
     positive = int(np.nanargmin(balance))
     q = odds[:, positive].sigmoid()
@@ -188,7 +193,10 @@ def _choose(names: Sequence[str], odds: Tensor, y: Tensor, classes: Sequence[str
 
 
 def _confidences(odds: Tensor, y: Tensor) -> tuple[Floats, Floats, Floats]:
-    """Return conf_p, conf_n and balance (C,) of every classifier, from log-odds (N, C) and labels (N,)."""
+    """Return conf_p, conf_n and balance of every classifier, each of shape (C,).
+
+    The log-odds have shape (N, C), and the labels have shape (N,).
+    """
     q = odds[y >= 0].sigmoid()
     own = torch.nn.functional.one_hot(y[y >= 0], odds.shape[1]).bool()
     positive, negative = ((q.where(mask, 0).sum(0) / mask.sum(0)).numpy() for mask in (own, ~own))
@@ -196,9 +204,10 @@ def _confidences(odds: Tensor, y: Tensor) -> tuple[Floats, Floats, Floats]:
 
 
 def midpoints(odds: Tensor, y: Tensor) -> tuple[Floats, Floats]:
-    """Return λ and its linear approximation (C, C), from log-odds (N, C) that are linear in the features, and labels.
+    """Return λ and its linear approximation, each of shape (C, C).
 
-    Row c is the positive class, column j the other one; NaN on the diagonal and for classes without images.
+    The log-odds, of shape (N, C), must be linear in the features. In the results, row c is the positive class and
+    column j the other class. Values are NaN on the diagonal and for classes without images.
     """
     count = odds.shape[1]
     limit = max(10, int((MIDPOINTS / max(1, count * (count - 1))) ** 0.5))
@@ -229,16 +238,16 @@ def _plane(run: Run, outputs: LabelledOutputs, positive: int, negative: int) -> 
 
 
 def plane(features: Tensor, own: Tensor, log_odds: LogOdds) -> Plane:
-    """Map the log-odds of one classifier in the plane of two classes.
+    """Evaluate one classifier on the plane through two classes.
 
-    `features` (N, F) are those of both classes in float64, `own` (N,) marks the positive one, and `log_odds` maps
-    points (M, F) to (M,).
+    `features` contains the features of both classes, of shape (N, F) in float64. `own` marks the images of the positive
+    class. `log_odds` computes the classifier's log-odds.
     """
     start, end = features[~own].mean(0), features[own].mean(0)
     across = end - start
     length = float(across.norm())
     if length == 0:
-        raise MedicError("the two classes have the same mean features: choose others with --classes")
+        raise MedicError("the two classes have the same mean features: choose other --classes")
     unit = across / length
     centred = features - torch.where(own[:, None], end, start)
     rest = centred - torch.outer(centred @ unit, unit)
@@ -264,7 +273,7 @@ def plane(features: Tensor, own: Tensor, log_odds: LogOdds) -> Plane:
 
 @style.styled
 def draw(result: Boundary) -> Figure:
-    """Draw a plane per run, and conf_p beside conf_n of every run."""
+    """Draw one plane per run, and bars for conf_p and conf_n."""
     count = len(result.runs)
     rows = -(-count // 2)
     figure = style.new_figure(1.75 * rows + 1.6)
@@ -300,5 +309,5 @@ def draw(result: Boundary) -> Figure:
     )
     axes.set_xticks(places, [one.label for one in result.runs])
     axes.set_ylabel("mean output in %")
-    style.letter(axes, count, "filled: conf$_p$, own class; hatched: conf$_n$, others")
+    style.letter(axes, count, "filled: conf$_p$ (own class); hatched: conf$_n$ (other classes)")
     return figure

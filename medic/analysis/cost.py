@@ -1,4 +1,4 @@
-"""Time and memory of an iteration against the number of steps, from folders of runs."""
+"""Time and memory per iteration against the number of steps, from folders of runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,37 +17,37 @@ from medic.runs.run import Run
 
 Floats = NDArray[np.float64]
 PAPER_ITERATIONS = 5000
-"""The iterations that the paper's times are of."""
+"""Number of iterations that the paper's times cover."""
 
 ALIKE = 0.1
-"""The relative difference in images per iteration up to which ERM is compared."""
+"""Maximum relative difference in images per iteration for an ERM run to be comparable."""
 
 
 @dataclass(frozen=True)
 class Cost(Result):
-    """Cost of a method with K numbers of steps, and of ERM with the same images per iteration."""
+    """The cost of a method for K numbers of steps, and of ERM with the same number of images per iteration."""
 
     method: str
     steps: NDArray[np.int64]
-    """Numbers of steps (K,)."""
+    """Numbers of steps, of shape (K,)."""
     seconds: Floats
-    """Seconds per iteration (K,): the median over the evaluations of a run but the first, and the mean over runs."""
+    """Seconds per iteration, of shape (K,): the median over all but the first evaluation, then the mean over runs."""
     gib: Floats
-    """Peak memory in GiB (K,): of the GPU, or of the process on a CPU."""
+    """Peak memory in GiB, of shape (K,): GPU memory, or process memory on a CPU."""
     erm_seconds: float
-    """Seconds per iteration of ERM; NaN without a run."""
+    """Seconds per iteration of ERM, or NaN without an ERM run."""
     erm_gib: float
     images: int
-    """Images per iteration."""
+    """Number of images per iteration."""
     erm_images: int
-    """Images per iteration of ERM, which may differ by what nine tasks cannot divide; 0 without a run."""
+    """Number of images per iteration of ERM, or 0 without an ERM run. Rounding to whole tasks may change it."""
     place: str
-    """The device."""
+    """Name of the GPU, or "cpu"."""
     missing: str = ""
-    """The reason why no run of ERM is compared, with the options that train one; empty if one is."""
+    """Why no ERM run is compared, with the options to train one. Empty if an ERM run is compared."""
 
     def rows(self) -> list[dict[str, str]]:
-        """Return a row per number of steps, with ERM first."""
+        """Return one row for ERM, then one row per number of steps."""
         costs = [("ERM", self.erm_seconds, self.erm_gib)]
         costs += [
             (f"{method_title(self.method)}, {count} step{'s' if count > 1 else ''}", seconds, gib)
@@ -66,16 +66,16 @@ class Cost(Result):
         ]
 
     def notes(self) -> list[str]:
-        """Name the device and what is missing."""
-        where = "memory is of the GPU" if self.place != "cpu" else "memory is of the whole process, on a CPU"
+        """Describe the device and any missing ERM run."""
+        where = "peak memory is GPU memory" if self.place != "cpu" else "peak memory is process memory"
         lines = [f"{self.images} images per iteration on {self.place}; {where}"]
         if self.erm_images not in (0, self.images):
-            lines.append(f"ERM has {self.erm_images} images per iteration")
+            lines.append(f"ERM uses {self.erm_images} images per iteration")
         return [*lines, self.missing] if self.missing else lines
 
 
 def measure(runs: Sequence[Run]) -> Cost:
-    """Collect the cost of the runs that differ in steps alone; of several such series, the longest."""
+    """Collect the cost of runs that differ only in the number of steps. Uses the longest such series."""
     series: dict[tuple[str, str, str, int], list[Run]] = {}
     runs = [run for run in runs if not run.config.soup]
     for run in runs:
@@ -86,7 +86,7 @@ def measure(runs: Sequence[Run]) -> Cost:
         series.setdefault(key, []).append(run)
     longest = max(series.values(), key=lambda group: len({_steps(run) for run in group}), default=[])
     if len({_steps(run) for run in longest}) < 2:
-        raise MissingRuns("runs with two numbers of steps and otherwise the same settings", "time-memory")
+        raise MissingRuns("runs that differ only in the number of steps", "time-memory")
     first = longest[0]
     counts = sorted({_steps(run) for run in longest})
     costs = [[_cost(run) for run in longest if _steps(run) == count] for count in counts]
@@ -102,7 +102,7 @@ def measure(runs: Sequence[Run]) -> Cost:
 
 
 def _differences(erm: Run, other: Run) -> dict[str, tuple[Any, Any]]:
-    """Return the settings that keep a run of ERM from being compared, with its values and the other run's."""
+    """Return the settings that make an ERM run incomparable, with the values of both runs."""
     names = ("dataset", "target", "backbone", "objective", "iterations")
     pairs = {name: (complete_value(erm, name), complete_value(other, name)) for name in names}
     differences = {name: values for name, values in pairs.items() if values[0] != values[1]}
@@ -112,18 +112,18 @@ def _differences(erm: Run, other: Run) -> dict[str, tuple[Any, Any]]:
 
 
 def _missing(baselines: Sequence[Run], first: Run) -> str:
-    """Report which settings of the nearest run of ERM differ, and which options train one to compare with."""
+    """Explain how the closest ERM run differs, and which options train a comparable one."""
     wanted = {
         name: complete_value(first, name) for name in ("dataset", "target", "backbone", "objective", "iterations")
     }
     options = " ".join(f"--{name} {_text(value)}" for name, value in wanted.items() if value is not None)
     way = f"train one with --method erm {options} --images {_images(first)}"
     if not baselines:
-        return f"no run of ERM: {way}"
+        return f"found no ERM run: {way}"
     nearest = min(baselines, key=lambda run: len(_differences(run, first)))
     differences = _differences(nearest, first).items()
     differ = ", ".join(f"{name} ({_text(ours)}, not {_text(theirs)})" for name, (ours, theirs) in differences)
-    return f"no run of ERM to compare with, the nearest ({nearest.path.name}) differs in {differ}: {way}"
+    return f"found no ERM run to compare with; the closest ({nearest.path.name}) differs in {differ}: {way}"
 
 
 def _text(value: Any) -> str:
@@ -135,15 +135,15 @@ def _steps(run: Run) -> int:
 
 
 def _images(run: Run) -> int:
-    """Return the images of an iteration."""
+    """Return the number of images per iteration."""
     return run.config.tasks.batch_size * int(sum(run.config.tasks.steps or [1]))
 
 
 def _cost(run: Run) -> tuple[float, float]:
     """Return the seconds per iteration and the peak memory of a run.
 
-    The iterations before the first evaluation count only if there are no others: they include warming up, capturing and
-    compiling.
+    Iterations before the first evaluation count only if there are no others, because they include warm-up, graph
+    capture and compilation.
     """
     times = [float(record["step_time"]) for record in run.records if record.get("step_time")]
     times = times[1:] or times
@@ -153,7 +153,7 @@ def _cost(run: Run) -> tuple[float, float]:
 
 @style.styled
 def draw(result: Cost) -> Figure:
-    """Draw time and memory against the number of steps, with ERM as a line across."""
+    """Draw time and memory against the number of steps, with a horizontal line for ERM."""
     figure = style.new_figure(2.2)
     panels = figure.subplots(1, 2)
     parts = (

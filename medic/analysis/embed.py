@@ -1,4 +1,4 @@
-"""t-SNE of target features, with known and unknown classes."""
+"""t-SNE of target features from known and unknown classes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,41 +16,41 @@ from medic.runs.run import Run
 
 Floats = NDArray[np.float64]
 IMAGES = 2000
-"""Images that are embedded at most."""
+"""Maximum number of images to embed."""
 NEIGHBOURS = 10
 
 
 @dataclass(frozen=True)
 class Map:
-    """The features of N target images of a run in two dimensions."""
+    """A two-dimensional embedding of the features of N target images from one run."""
 
     label: str
     run: str
     perplexity: float
-    """The perplexity of the t-SNE: as asked, or a third of the images if these are fewer."""
+    """Perplexity of the t-SNE: the requested value, but at most a third of the number of images."""
     points: Floats
-    """The embedding (N, 2)."""
+    """Embedding of shape (N, 2)."""
     known: NDArray[np.bool_]
-    """Whether an image is of a known class (N,)."""
+    """Whether each image belongs to a known class, of shape (N,)."""
     classes: NDArray[np.int64]
-    """The known class of each image, or −1 (N,)."""
+    """Known class of each image, or −1, of shape (N,)."""
     overlap: float
-    """The share of unknown images among the nearest neighbours of known ones in feature space, over the share that
-    random neighbours would have: 0 apart, 1 mixed."""
+    """Fraction of unknown images among the nearest neighbours of known images in feature space, divided by the fraction
+    expected by chance. 0 means separate, 1 means mixed."""
     centrality: float
-    """The mean distance of unknown images from the centre of all features, over that of known ones."""
+    """Mean distance of unknown images from the centre of all features, divided by the same distance of known images."""
 
 
 @dataclass(frozen=True)
 class Embedding(Result):
-    """Maps of several runs."""
+    """Embeddings of several runs."""
 
     runs: tuple[Map, ...]
     same_images: bool
-    """Whether the images of all runs are the same."""
+    """Whether all runs use the same images."""
 
     def rows(self) -> list[dict[str, str]]:
-        """Return a row per run."""
+        """Return one row per run."""
         return [
             {
                 "run": one.label,
@@ -63,12 +63,12 @@ class Embedding(Result):
         ]
 
     def notes(self) -> list[str]:
-        """Explain the numbers, which are of the features and not of the picture."""
+        """Explain the numbers, which are computed from the features, not from the figure."""
         return [
-            f"overlap: unknown images among the {NEIGHBOURS} nearest neighbours of known ones, 0 apart and 1 by chance",
-            "centrality: distance of unknown images from the centre over that of known ones, below 1 if central",
-            "both are of the features, not of the picture, whose distances mean little",
-            *([] if self.same_images else ["the runs have different images, so their numbers cannot be compared"]),
+            f"overlap: unknown images among the {NEIGHBOURS} nearest neighbours of known images (0: none, 1: chance)",
+            "centrality: distance of unknown images from the centre, divided by the distance of known images",
+            "both are computed from the features; distances in the figure mean little",
+            *([] if self.same_images else ["the runs use different images, so their numbers are not comparable"]),
         ]
 
 
@@ -80,9 +80,10 @@ def measure(
     device: str = "auto",
     perplexity: float = 30.0,
 ) -> Embedding:
-    """Embed images of every run by t-SNE (scikit-learn, initialised by principal components, seed 0).
+    """Embed images of every run with t-SNE (scikit-learn, initialised with principal components, seed 0).
 
-    Of many images a sample is drawn by their number alone, so that runs with the same images have the same sample.
+    If a run has too many images, a sample is drawn. The draw depends only on the number of images, so that runs with
+    the same images use the same sample.
     """
     from sklearn.manifold import TSNE
 
@@ -93,7 +94,7 @@ def measure(
         features, classes = features_of(output).double().numpy()[rows], y.numpy()[rows]
         used = min(perplexity, (len(rows) - 1) / 3)
         if len(rows) < 4:
-            raise MedicError(f"split {split!r} of run {run.path} has {len(rows)} images: t-SNE needs 4 or more")
+            raise MedicError(f"t-SNE requires at least 4 images, but split {split!r} of run {run.path} has {len(rows)}")
         points = TSNE(perplexity=used, init="pca", random_state=0).fit_transform(features)
         known = classes >= 0
         maps.append(
@@ -112,9 +113,9 @@ def measure(
 
 
 def _images(run: Run, split: str) -> tuple[str, ...]:
-    """Return what identifies the images of a split: the list of all images, and those in the split.
+    """Return values that identify the images of a split: the dataset's images, and the paths in the split.
 
-    A run keeps no training images. They are the same if all other splits are.
+    Runs do not store the paths of training images. These are the same if all other splits are the same.
     """
     arrays = run.predictions
     rows = arrays["split"] == split if split in run.splits else np.full(len(arrays["split"]), True)
@@ -122,9 +123,9 @@ def _images(run: Run, split: str) -> tuple[str, ...]:
 
 
 def overlap(features: Floats, known: NDArray[np.bool_], neighbours: int = NEIGHBOURS) -> float:
-    """Return the share of unknown images among the nearest neighbours of known ones, over their share of all others.
+    """Return the fraction of unknown images among the nearest neighbours of known images, relative to chance.
 
-    Features are (N, F), the mask (N,). NaN without known or unknown images.
+    Features have shape (N, F), and the mask has shape (N,). The result is NaN without known or unknown images.
     """
     from sklearn.neighbors import NearestNeighbors
 
@@ -137,7 +138,7 @@ def overlap(features: Floats, known: NDArray[np.bool_], neighbours: int = NEIGHB
 
 
 def centrality(features: Floats, known: NDArray[np.bool_]) -> float:
-    """Return the mean distance of unknown images from the mean of all features (N, F), over that of known ones."""
+    """Return the mean distance of unknown images from the mean feature, divided by that of known images."""
     if known.all() or not known.any():
         return float("nan")
     distance = np.linalg.norm(features - features.mean(0), axis=1)
@@ -146,14 +147,14 @@ def centrality(features: Floats, known: NDArray[np.bool_]) -> float:
 
 @style.styled
 def draw(result: Embedding) -> Figure:
-    """Draw a panel per run."""
+    """Draw one panel per run."""
     count = len(result.runs)
     columns = min(2, count)
     rows = -(-count // columns)
     figure = style.new_figure((1.7 if columns > 1 else 3.2) * rows + 0.25)
     grid = figure.subplots(rows, columns, squeeze=False).flatten()
     for index, (axes, one) in enumerate(zip(grid, result.runs, strict=False)):
-        # Known images are many: they are pale, so that unknown ones among them are seen.
+        # Known images are numerous. Pale colours keep the unknown images among them visible.
         parts = (one.known, style.KNOWN, 0.45, "known"), (~one.known, style.UNKNOWN, 1.0, "unknown")
         for mask, colour, alpha, name in parts:
             axes.scatter(*one.points[mask].T, s=3, color=colour, linewidths=0, label=name, alpha=alpha)

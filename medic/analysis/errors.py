@@ -1,9 +1,9 @@
-"""The errors of a run that more data could mend: classes confused in the target, and unknown classes taken for known.
+"""Errors that more data could fix: classes confused in the target, and unknown classes mistaken for known classes.
 
-An image is taken for the class of its largest closed-set output, whether it is then rejected or not. Target images of
-known classes are compared with validation images of the source domains: a confusion that only the target has is due to
-the domain. Confusions that are at most two standard errors above those of the sources are not shown. Unknown classes of
-the target are compared with the same classes in the source domains, if these have any.
+The predicted class is the one with the largest closed-set output, even if the image is then rejected. Target images of
+known classes are compared with validation images of the source domains. A confusion that occurs only in the target is
+due to the domain. Confusions at most two standard errors above the source domains are not listed. Unknown target
+classes are compared with the same classes in the source domains, if available.
 """
 
 import math
@@ -25,40 +25,40 @@ from medic.runs.run import Run
 
 Floats = NDArray[np.float64]
 MAX_LISTED = 10
-"""Pairs of classes and unknown classes in the printed table and the figure."""
+"""Maximum number of class pairs, and of unknown classes, in the printed table and the figure."""
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """Images of one known class that are taken for another."""
+    """Images of one known class that are classified as another."""
 
     true: str
     taken_for: str
     target: float
-    """The share of target images of the true class."""
+    """Fraction of the target images of the true class."""
     source: float
-    """The share of validation images; NaN without any."""
+    """Fraction of the validation images of the true class, or NaN without such images."""
     images: int
-    """Target images that are taken for the other class."""
+    """Number of target images that are classified as the other class."""
     of: int
-    """Target images of the true class."""
+    """Number of target images of the true class."""
     source_of: int
-    """Validation images of the true class."""
+    """Number of validation images of the true class."""
 
     @property
     def excess(self) -> float:
-        """The share in the target above that in the sources, which is 0 if it is not known."""
+        """Fraction in the target minus the fraction in the source domains, which counts as 0 if unavailable."""
         return self.target - (0.0 if np.isnan(self.source) else self.source)
 
     @property
     def significant(self) -> bool:
-        """Whether the excess is more than two standard errors."""
+        """Whether the excess is larger than two standard errors."""
         shares = ((self.target, self.of), (self.source, self.source_of))
         return self.excess > 2 * math.sqrt(sum(_variance(share, images) for share, images in shares if images))
 
 
 def _variance(share: float, images: int) -> float:
-    """Return the variance of a share of some images. A share of 0 or 1 has that of about one image."""
+    """Return the variance of a fraction of images. Fractions of 0 and 1 get about the variance of one image."""
     return max(share * (1 - share), 1 / images) / images
 
 
@@ -68,19 +68,19 @@ class UnknownClass:
 
     name: str
     looks_like: str
-    """The known class that most are taken for."""
+    """The known class that most images are classified as."""
     share: float
-    """The share that is taken for it."""
+    """Fraction of images classified as `looks_like`."""
     accepted: float
-    """The share that is not rejected at the run's threshold."""
+    """Fraction of images accepted at the run's threshold."""
     accepted_in_sources: float
-    """The same share of the class's images in the source domains; NaN without any."""
+    """The same fraction for source-domain images of the class, or NaN without such images."""
     images: int
 
 
 @dataclass(frozen=True)
 class Errors(Result):
-    """The confusions of a run, the largest excess first, and its unknown classes, the most accepted first."""
+    """The confusions of a run, sorted by excess, and its unknown classes, sorted by acceptance rate."""
 
     label: str
     method: str
@@ -95,7 +95,7 @@ class Errors(Result):
         return tuple(one for one in self.confusions if one.significant)[:MAX_LISTED]
 
     def rows(self) -> list[dict[str, str]]:
-        """Return the confusions with the largest excess in the target, then the most accepted unknown classes."""
+        """Return the largest significant confusions, then the most accepted unknown classes."""
         confused = [
             {
                 "class": one.true,
@@ -124,12 +124,12 @@ class Errors(Result):
         ]
 
     def notes(self) -> list[str]:
-        """Explain the columns, and what they leave out."""
+        """Explain the columns, and what the table leaves out."""
         place = f"{self.label}, target {', '.join(self.targets)}"
         lines = []
         if self.largest_significant or self.unknown:
             lines.append(
-                f"{place}: shares of a class's images; taken for: the likeliest known class, before rejection; "
+                f"{place}: percentages of each class's images; taken for: most likely known class before rejection; "
                 "sources: validation images; accepted: not rejected at the run's threshold"
             )
         if not self.largest_significant:
@@ -137,17 +137,17 @@ class Errors(Result):
                 f"{place}: no known class is confused with another significantly more often than in the sources"
             )
         if not self.unknown:
-            lines.append(f"{place}: no unknown classes")
+            lines.append(f"{place}: the target has no unknown classes")
         if within := sum(one.excess > 0 and not one.significant for one in self.confusions):
             lines.append(
-                f"{counted(within, 'confusion')} of known classes left out: "
+                f"{counted(within, 'confusion')} between known classes left out: "
                 "at most two standard errors above the sources"
             )
         return lines
 
 
 def measure(run: Run) -> Errors:
-    """Count the errors of a finished run from its predictions."""
+    """Count the errors in the predictions of a finished run."""
     names, classes, arrays = run.classes, run.true_classes, run.predictions
     taken = np.empty(len(arrays["label"]), dtype=np.int64)
     for split in run.splits:
@@ -194,9 +194,9 @@ def measure(run: Run) -> Errors:
 def confusion_rates(
     label: NDArray[np.int64], taken: NDArray[np.int64], classes: int
 ) -> tuple[Floats, NDArray[np.int64]]:
-    """Return the share of the images of class i that are taken for class j (C, C), and the images of each class (C,).
+    """Return the confusion matrix as row fractions, of shape (C, C), and the number of images per class, of shape (C,).
 
-    Labels and predictions are (N,); images with label −1 are left out. Rows of classes without images are NaN.
+    Rows are true classes. Rows of classes without images are NaN. Images with label −1 are ignored.
     """
     known = label >= 0
     counts = np.bincount(label[known], minlength=classes)
@@ -207,7 +207,7 @@ def confusion_rates(
 
 @style.styled
 def draw(result: Errors) -> Figure:
-    """Draw the confusions with the largest excess in the target, and the most accepted unknown classes."""
+    """Draw the largest significant confusions, and the most accepted unknown classes."""
     confused = result.largest_significant
     unknown = result.unknown[:MAX_LISTED]
     rows = (max(1, len(confused)), max(1, len(unknown)))
@@ -217,14 +217,14 @@ def draw(result: Errors) -> Figure:
     _bars(top, pairs)
     style.letter(top, 0, f"known classes confused in {', '.join(result.targets)}")
     _bars(bottom, [(f"{one.name} (like {one.looks_like})", one.accepted, one.accepted_in_sources) for one in unknown])
-    style.letter(bottom, 1, "unknown classes that are accepted")
-    bottom.set_xlabel("% of the images of a class")
+    style.letter(bottom, 1, "accepted unknown classes")
+    bottom.set_xlabel("% of the class's images")
     figure.legend(*top.get_legend_handles_labels(), loc="outside lower right", ncols=2)
     return figure
 
 
 def _bars(axes: Axes, rows: Sequence[tuple[str, float, float]]) -> None:
-    """Draw a bar for the target and a mark for the sources, per name."""
+    """Draw a bar for the target and a mark for the source domains in every row."""
     places = np.arange(len(rows))
     axes.barh(places, [100 * target for _, target, _ in rows], 0.7, color=style.WRONG, label="target")
     marks = [100 * source for _, _, source in rows]

@@ -1,16 +1,17 @@
-"""The residual of the gradient-matching expansion against the inner rate α, in float64 on a small network.
+"""Residual of the gradient-matching expansion against the inner learning rate α, in float64 on a small network.
 
-The inner loop of n steps of gradient descent with losses l_1, …, l_n passes `G(α) = Σ_i l_i'(θ_i)` to the outer
-optimizer. With g_i and h_i the gradient and the Hessian of l_i at θ,
+The inner loop takes n gradient descent steps with losses l_1, …, l_n, and passes `G(α) = Σ_i l_i'(θ_i)` to the outer
+optimizer. Let g_i and h_i be the gradient and the Hessian of l_i at θ. Then, for one order of the steps,
 
     G(α) = Σ_i g_i − α Σ_i h_i Σ_{j<i} g_j + O(α²)
 
-in one order of the steps. The mean over all orders is
+The mean over all orders is
 
     E[G](α) = Σ_i g_i − (α/2) M + O(α²),   M = Σ_{i<j} (g_i · g_j)' = Σ_{i<j} (h_i g_j + h_j g_i).
 
-The paper has α M in every order: twice the coefficient. This is the derivative of the losses through the inner steps,
-`d/dθ Σ_i l_i(θ_i)`, which the second-order update computes, not the first-order one that it trains with.
+The paper states α M for every order, which is twice this coefficient. α M belongs to the derivative of the losses
+through the inner steps, `d/dθ Σ_i l_i(θ_i)`. The second-order update computes this derivative, but the paper trains
+with the first-order update.
 """
 
 import itertools
@@ -30,27 +31,27 @@ from medic.strategies import MultiStep
 from medic.tasks import Step
 
 ALPHAS = tuple(10 ** (exponent / 4) for exponent in range(-16, -3))
-"""Inner rates from 1e-4 to 10^-1."""
+"""Inner learning rates from 1e-4 to 10^-1."""
 UPDATES = ("half, mean over orders", "paper, mean over orders", "half, one order", "paper, second order")
-"""Comparisons: the coefficient of the matching term, and the update that it is compared with."""
+"""Comparisons: the predicted coefficient of the matching term, and the update to compare with."""
 
 
 @dataclass(frozen=True)
 class Expansion(Result):
-    """Residuals of the expansion, for A inner rates."""
+    """Residuals of the expansion for A inner learning rates."""
 
     alpha: NDArray[np.float64]
-    """Inner rates (A,)."""
+    """Inner learning rates, of shape (A,)."""
     residual: dict[str, NDArray[np.float64]]
-    """‖G − predicted‖ / ‖Σ g_i‖ (A,), by the names in `UPDATES`."""
+    """‖G − predicted‖ / ‖Σ g_i‖, of shape (A,), by the names in `UPDATES`."""
     slope: dict[str, float]
-    """The slope of log residual against log α: 2 where the expansion is right, 1 where its term in α is wrong."""
+    """Slope of log residual against log α: 2 if the expansion is correct, 1 if its term in α is wrong."""
     coefficient: dict[str, NDArray[np.float64]]
-    """The measured coefficient of M, `(Σ g_i − G) · M / (α M · M)` (A,), of the first-order update averaged over
-    orders (→ ½) and in one order, and of the second-order update (→ 1)."""
+    """Measured coefficient of M, `(Σ g_i − G) · M / (α M · M)`, of shape (A,), for three updates: first order averaged
+    over step orders (→ ½), first order in one order, and second order (→ 1)."""
 
     def rows(self) -> list[dict[str, str]]:
-        """Return a row per comparison."""
+        """Return one row per comparison."""
         measured = {
             "half, mean over orders": "first order, mean",
             "paper, mean over orders": "first order, mean",
@@ -68,15 +69,15 @@ class Expansion(Result):
         ]
 
     def notes(self) -> list[str]:
-        """Name the coefficient."""
+        """State the coefficient of each update."""
         return [
-            "the first-order update has half the paper's coefficient of the matching term, and only averaged over the "
-            "orders of the steps; the paper's α belongs to the second-order update"
+            "in the first-order update, the matching term has half the paper's coefficient, and only on average over "
+            "step orders; the paper's coefficient α applies to the second-order update"
         ]
 
 
 def measure(steps: int = 3, alphas: Sequence[float] = ALPHAS, seed: int = 0) -> Expansion:
-    """Measure the residuals with `steps` steps of random data on a tanh network of 67 weights, in float64."""
+    """Measure the residuals for `steps` steps of random data, on a tanh network with 67 weights in float64."""
     generator = torch.Generator().manual_seed(seed)
     data = [
         Step(
@@ -94,7 +95,7 @@ def measure(steps: int = 3, alphas: Sequence[float] = ALPHAS, seed: int = 0) -> 
 
 
 def measure_on(model: nn.Module, data: Sequence[Step], alphas: Sequence[float]) -> Expansion:
-    """Measure the residuals for a model in float64 and steps of one task each, with cross-entropy."""
+    """Measure the residuals for a float64 model and steps of one task each, with cross-entropy."""
     loss = objective(ce)
     parameters = list(model.parameters())
     gradients = [_flat(torch.autograd.grad(loss(model, step).total, parameters, create_graph=True)) for step in data]
@@ -130,7 +131,7 @@ def measure_on(model: nn.Module, data: Sequence[Step], alphas: Sequence[float]) 
         "half, one order": residual("first order, one order", 0.5),
         "paper, second order": residual("second order", 1.0),
     }
-    small = rates <= 10 * rates.min()  # where higher orders of α are small, and rounding is too
+    small = rates <= 10 * rates.min()  # where both higher orders of α and rounding errors are small
     slopes = {
         name: float(np.polyfit(np.log(rates[small]), np.log(values[small]), 1)[0]) if small.sum() > 1 else float("nan")
         for name, values in residuals.items()
@@ -153,7 +154,7 @@ def _flat(tensors: Sequence[Tensor]) -> Tensor:
 
 @style.styled
 def draw(result: Expansion) -> Figure:
-    """Draw the residuals against α, both logarithmic."""
+    """Draw the residuals against α on logarithmic axes."""
     figure = style.new_figure(2.9)
     axes = figure.subplots()
     medic, erm = style.FIXED["medic++"], style.FIXED["erm"]
@@ -167,9 +168,9 @@ def draw(result: Expansion) -> Figure:
         axes.loglog(
             result.alpha, result.residual[name], look, color=colour, label=f"{label}, slope {result.slope[name]:.1f}"
         )
-    axes.set_xlabel(r"inner rate $\alpha$")
+    axes.set_xlabel(r"inner learning rate $\alpha$")
     axes.set_ylabel("relative residual")
     axes.set_title("Residual of the gradient-matching expansion:\nthe first-order update has half the paper's\n"
-                   "coefficient, and only averaged over orders", loc="left")  # fmt: skip
+                   "coefficient, and only on average over orders", loc="left")  # fmt: skip
     figure.legend(loc="outside lower left")
     return figure

@@ -1,4 +1,4 @@
-"""The paper's figures, and the runs that each needs, found in a folder."""
+"""The paper's figures, and functions that select the runs for each figure from a folder."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ class PaperFigure:
     analysis: str
     about: str
     find: Callable[[Sequence[Run]], Sequence[Run]]
-    """Returns its runs, or raises `MissingRuns`."""
+    """A function that selects the runs for the figure, or raises `MissingRuns`."""
 
 
 def _common(run: Run) -> tuple[Any, ...]:
-    """Return the settings that runs side by side in a figure share."""
+    """Return the settings that all runs in a figure must share."""
     data, config = run.config.data, run.config
     shared = (data.dataset, data.target, data.sources, data.known, config.model.backbone, config.optim.iterations)
     return repr(shared), run.trial
@@ -39,7 +39,7 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _usual(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs with a one-vs-all head and features, in the usual form of their methods."""
+    """Return the runs with a one-vs-all head, saved features and their method's default tasks."""
     return [
         run
         for run in runs
@@ -51,7 +51,7 @@ def _usual(runs: Sequence[Run]) -> list[Run]:
 
 
 def _as_defined(run: Run) -> bool:
-    """Whether a run has the splits and steps of its method."""
+    """Return whether a run uses the default splits and steps of its method."""
     data, tasks = run.config.data, run.config.tasks
     grid = METHODS[run.method].grid.fitted(len(data.sources), len(data.known))
     own = (tasks.domain_splits, tasks.class_splits, tuple(tasks.steps))
@@ -59,7 +59,7 @@ def _as_defined(run: Run) -> bool:
 
 
 def methods_side_by_side(runs: Sequence[Run]) -> list[Run]:
-    """Return a run of every method of the paper's ablations, ERM and MEDIC++ among them, on the same problem."""
+    """Return one run per method of the paper's ablations, on the same problem. ERM and MEDIC++ are required."""
     best: dict[str, Run] = {}
     for group in _groups(_usual(runs)):
         by_method: dict[str, Run] = {}
@@ -68,17 +68,19 @@ def methods_side_by_side(runs: Sequence[Run]) -> list[Run]:
         if {"erm", "medic++"} <= by_method.keys() and len(by_method) > len(best):
             best = by_method
     if not best:
-        raise MissingRuns("runs of ERM and MEDIC++ on one target with --objective ce+ova --save-features", "separation")
+        raise MissingRuns(
+            "ERM and MEDIC++ runs on the same target with --objective ce+ova --save-features", "separation"
+        )
     return [best[method] for method in _ORDER if method in best]
 
 
 def erm_and_medic(runs: Sequence[Run]) -> list[Run]:
-    """Return a run of ERM and one of MEDIC++ on the same problem."""
+    """Return one ERM run and one MEDIC++ run on the same problem."""
     return [run for run in methods_side_by_side(runs) if run.method in ("erm", "medic++")]
 
 
 def one_three_nine(runs: Sequence[Run]) -> list[Run]:
-    """Return runs of MEDIC++ with nine tasks in 1, 3 and 9 steps, on the same problem."""
+    """Return MEDIC++ runs with nine tasks in 1, 3 and 9 steps, on the same problem."""
     several = [run for run in runs if run.method == "medic++" and run.config.evaluation.save_features]
     most: dict[int, Run] = {}
     for group in _groups(several):
@@ -89,7 +91,7 @@ def one_three_nine(runs: Sequence[Run]) -> list[Run]:
         most = max(most, wanted, key=len)
     if len(most) < len(_STEPS):
         missing = ", ".join(str(steps) for steps in _STEPS if steps not in most)
-        raise MissingRuns(f"runs of MEDIC++ with {missing} steps and --save-features", _STEPS_TABLE)
+        raise MissingRuns(f"MEDIC++ runs with {missing} steps and --save-features", _STEPS_TABLE)
     return list(most.values())
 
 
@@ -100,13 +102,13 @@ def _all(runs: Sequence[Run]) -> Sequence[Run]:
 FIGURES = {
     name: PaperFigure(name, *entry)
     for name, entry in {
-        "bias": ("boundary", "boundaries of a one-vs-all classifier", methods_side_by_side),
-        "gradient": ("gradients", "agreement of task gradients over training", erm_and_medic),
-        "expansion": ("expansion", "the theory behind Fig. gradient", _all),
-        "norm": ("separation", "class differences and matched pairs", one_three_nine),
+        "bias": ("boundary", "decision boundaries of a one-vs-all classifier", methods_side_by_side),
+        "gradient": ("gradients", "agreement between task gradients during training", erm_and_medic),
+        "expansion": ("expansion", "numerical check of the theory behind the gradient figure", _all),
+        "norm": ("separation", "differences between classes, and matched task pairs", one_three_nine),
         "tsne": ("embed", "t-SNE of target features", methods_side_by_side),
         "office-range": ("openness", "OSCR against the number of known classes", _all),
-        "time-memory": ("cost", "time and memory against steps", _all),
+        "time-memory": ("cost", "time and memory against the number of steps", _all),
     }.items()
 }
-"""The paper's figures that show measurements, by their labels in its text."""
+"""The paper's figures that show measurements, by their labels in the paper."""

@@ -1,10 +1,10 @@
 """Dot products and angles between task gradients over training, within and between domains and classes.
 
-A cell is a pair (domain, class). Its gradient is that of the mean loss over some of its training images, without
-augmentation, in evaluation mode (running batch-norm statistics), and without penalties: the losses that the run trains.
-Pairs of cells are of three kinds: same domain and other classes, same class and other domains, or both other.
+A cell is a pair (domain, class). Its gradient is the gradient of the run's mean loss over some of its training images,
+without augmentation or penalties, in evaluation mode (running batch-norm statistics). There are three kinds of pairs:
+cells with the same domain, cells with the same class, and cells that share neither.
 
-The paper's regularisation term splits domains into F, G and classes into 1, 2, which makes four tasks:
+The paper's regularisation term splits domains into F and G and classes into 1 and 2, which gives four tasks:
 
     L_reg = −(F_1' · F_2' + F_1' · G_1' + G_2' · F_2' + G_2' · G_1')
 
@@ -35,15 +35,15 @@ from medic.utils.modules import evaluating
 from medic.utils.outputs import Output
 
 KINDS = ("same domain", "same class", "both other")
-"""Kinds of pairs: the same domain and other classes, the same class and other domains, or both other."""
+"""Kinds of cell pairs: same domain and different classes, same class and different domains, or neither shared."""
 MAX_CLASSES = 6
-"""The number of classes that are measured at most: a gradient is as large as the model."""
+"""Maximum number of classes to measure. Every gradient is as large as the model."""
 SPLITS = 200
-"""Random splits that L_reg is averaged over."""
+"""Number of random splits that L_reg is averaged over."""
 
 CAPTION = (
-    "the first-order update of MEDIC++ minimises L_reg with half the paper's coefficient, and only averaged over the "
-    "orders of the steps"
+    "the first-order update of MEDIC++ minimises L_reg with half the paper's coefficient, and only on average over "
+    "step orders"
 )
 
 Floats = NDArray[np.float64]
@@ -52,23 +52,23 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Pairs:
-    """Mean dot product, cosine and conflict of pairs of cells, and L_reg, at one moment."""
+    """Mean dot product, cosine and conflict over cell pairs, and L_reg, at one iteration."""
 
     dot: Mapping[str, float]
-    """The mean dot product, by kind; NaN without such pairs."""
+    """Mean dot product by kind, or NaN without such pairs."""
     cosine: Mapping[str, float]
-    """The mean cosine, by kind."""
+    """Mean cosine by kind."""
     conflict: Mapping[str, float]
-    """The share of pairs with a negative cosine, by kind."""
+    """Fraction of pairs with a negative cosine, by kind."""
     regularisation: float
-    """L_reg, in units of the squared gradient; NaN with one domain or one class."""
+    """L_reg, in units of the squared gradient, or NaN with only one domain or one class."""
     relative: float
-    """L_reg over the mean squared norm of the four tasks' gradients: −4 where all are equal."""
+    """L_reg divided by the mean squared norm of the four task gradients. It is −4 if all gradients are equal."""
 
 
 @dataclass(frozen=True)
 class Track:
-    """The measurements of a run at M iterations, with arrays (M,); see `Pairs`."""
+    """Measurements of a run at M iterations, in arrays of shape (M,). See `Pairs`."""
 
     label: str
     method: str
@@ -86,13 +86,13 @@ class Track:
 
 @dataclass(frozen=True)
 class Gradients(Result):
-    """The agreement of task gradients over training, of several runs."""
+    """Agreement between task gradients during training, for several runs."""
 
     tracks: tuple[Track, ...]
     images: int
 
     def rows(self) -> list[dict[str, str]]:
-        """Return a row per run: means over the moments."""
+        """Return one row per run, averaged over all measured iterations."""
         return [
             {
                 "run": track.label,
@@ -105,21 +105,21 @@ class Gradients(Result):
         ]
 
     def notes(self) -> list[str]:
-        """Report that training was repeated, what the update has of L_reg, and whether cells or losses differ."""
+        """Report the replayed training, how the update relates to L_reg, and whether cells or losses differ."""
         last = ", ".join(sorted({str(track.iterations[-1]) for track in self.tracks}))
         first = self.tracks[0]
         lines = [
-            f"training was repeated up to iteration {last}; cells are {len(first.domains)} domains × "
-            f"{len(first.classes)} classes with {self.images} images each",
+            f"training was replayed up to iteration {last}, with {self.images} images in each cell "
+            f"({len(first.domains)} domains × {len(first.classes)} classes)",
             CAPTION,
         ]
         if len({(track.domains, track.classes) for track in self.tracks}) > 1:
             each = "; ".join(f"{one.label}: {', '.join(one.domains)} × {', '.join(one.classes)}" for one in self.tracks)
-            lines[0] = f"training was repeated up to iteration {last}, with {self.images} images of each cell"
-            lines.append(f"the runs have different cells, so they cannot be compared ({each})")
+            lines[0] = f"training was replayed up to iteration {last}, with {self.images} images in each cell"
+            lines.append(f"the runs have different cells, so their numbers are not comparable ({each})")
         if len({track.losses for track in self.tracks}) > 1:
             each = ", ".join(f"{track.label}: {track.losses}" for track in self.tracks)
-            lines.append(f"the runs train different losses ({each}), so their dot products cannot be compared")
+            lines.append(f"the runs minimise different losses ({each}), so their dot products are not comparable")
         return lines
 
 
@@ -131,7 +131,7 @@ def measure(
     root: str | None = None,
     device: str = "auto",
 ) -> Gradients:
-    """Repeat the training of every run and measure at some moments, with `images` per cell."""
+    """Replay the training of every run, and measure at `moments` iterations with `images` images per cell."""
     tracks: list[Track] = []
     for run, label in zip(runs, labels_of(runs), strict=True):
         with repeated(run, root, device) as training:
@@ -139,7 +139,9 @@ def measure(
             domains, classes = (dict.fromkeys(labels) for labels in zip(*cells, strict=True))
             names = run.classes
             if len(cells) < 2:
-                raise MedicError(f"run {run.path} has one domain and one class: gradients need two cells")
+                raise MedicError(
+                    f"gradients require at least two cells, but run {run.path} has one domain and one class"
+                )
             at = moments_of(training.last(iterations), moments)
             measured = [_look(training, cells) for iteration in training.iterate(iterations) if iteration in at]
             tracks.append(
@@ -162,9 +164,10 @@ def measure(
 
 
 def choose_cells(training: Repeated, images: int) -> dict[tuple[int, int], Tensor]:
-    """Draw positions of training images for every cell: up to `images` of each domain and of `MAX_CLASSES` classes.
+    """Draw up to `images` training images for every cell, for all domains and up to `MAX_CLASSES` classes.
 
-    The draw depends on the data alone, so that runs on the same data have the same images at every moment.
+    Returns image positions by (domain, class). The draw depends only on the data, so that all runs on the same data use
+    the same images.
     """
     samples, generator = training.problem.train, torch.Generator().manual_seed(0)
     every = samples.label.unique().tolist()
@@ -191,9 +194,10 @@ def _look(training: Repeated, cells: Mapping[tuple[int, int], Tensor]) -> Pairs:
 
 
 def gram(model: nn.Module, losses: Sequence[Loss], batches: Sequence[tuple[Tensor, Tensor]]) -> Floats:
-    """Return the dot products (n, n) between the gradients of the mean loss over n batches of inputs and classes.
+    """Return the dot products between the gradients of the mean loss on n batches, of shape (n, n).
 
-    The model is in evaluation mode; weights, statistics and `p.grad` are left unchanged.
+    Each batch contains inputs and classes. The model is in evaluation mode. Weights, statistics and `p.grad` do not
+    change.
     """
     parameters = find_trained(model)
     rows: list[tuple[Tensor | None, ...]] = []
@@ -203,7 +207,7 @@ def gram(model: nn.Module, losses: Sequence[Loss], batches: Sequence[tuple[Tenso
             risk = torch.stack([loss(output, y) for loss in losses]).sum(0).mean()
             rows.append(torch.autograd.grad(risk, parameters, allow_unused=True))
     total = torch.zeros(len(rows), len(rows), dtype=torch.float64)
-    for column in zip(*rows, strict=True):  # one parameter at a time, because float64 takes twice the memory
+    for column in zip(*rows, strict=True):  # one parameter at a time, to limit the memory for float64
         reached = [gradient for gradient in column if gradient is not None]
         if reached:
             flat = torch.stack([(torch.zeros_like(reached[0]) if g is None else g).flatten().double() for g in column])
@@ -212,7 +216,7 @@ def gram(model: nn.Module, losses: Sequence[Loss], batches: Sequence[tuple[Tenso
 
 
 def pairs(products: Floats, domain: Ints, label: Ints) -> Pairs:
-    """Average dot products (n, n) over the pairs of every kind, for cells with domains and classes (n,)."""
+    """Average dot products of shape (n, n) over each kind of pair. `domain` and `label` belong to the n cells."""
     norm = np.sqrt(np.diag(products))
     with np.errstate(divide="ignore", invalid="ignore"):
         cosine = np.where(np.outer(norm, norm) > 0, products / np.outer(norm, norm), np.nan)
@@ -230,9 +234,10 @@ def pairs(products: Floats, domain: Ints, label: Ints) -> Pairs:
 
 
 def regularisation(products: Floats, domain: Ints, label: Ints, splits: int = SPLITS) -> tuple[float, float]:
-    """Return the mean L_reg over random splits into halves, and L_reg over the tasks' mean squared norm.
+    """Return the mean L_reg over random splits into halves, and its ratio to the tasks' mean squared gradient norm.
 
-    `products` (n, n) are dot products between the gradients of cells with domains and classes (n,).
+    `products` contains the dot products between the gradients of n cells, of shape (n, n). `domain` and `label` have
+    shape (n,).
     """
     names = np.unique(domain), np.unique(label)
     if min(map(len, names)) < 2:
@@ -245,7 +250,7 @@ def regularisation(products: Floats, domain: Ints, label: Ints, splits: int = SP
             for values, every in zip((domain, label), names, strict=True)
         )
         tasks = np.stack([in_f & in_1, in_f & ~in_1, ~in_f & in_1, ~in_f & ~in_1]).astype(float)  # F_1, F_2, G_1, G_2
-        if (tasks.sum(1) == 0).any():  # domains without some classes
+        if (tasks.sum(1) == 0).any():  # some domains lack some classes
             continue
         weights = tasks / tasks.sum(1, keepdims=True)
         dot = weights @ products @ weights.T
@@ -257,7 +262,7 @@ def regularisation(products: Floats, domain: Ints, label: Ints, splits: int = SP
 
 @style.styled
 def draw(result: Gradients) -> Figure:
-    """Draw the mean cosines by kind of pairs, and L_reg, against the iteration."""
+    """Draw the mean cosine for each kind of pair, and L_reg, against the iteration."""
     figure = style.new_figure(4.6)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     colours = style.method_colours([track.method for track in result.tracks])
@@ -270,7 +275,7 @@ def draw(result: Gradients) -> Figure:
         top.plot([], [], look, color="black", label=f"{kind}, other class" if kind == "same domain" else
                  f"{kind}, other domain" if kind == "same class" else "other domain and class")  # fmt: skip
     top.axhline(0, color="0.8", linewidth=0.6, zorder=0)
-    top.set_ylabel("mean cosine of gradients")
+    top.set_ylabel("mean gradient cosine")
     style.letter(top, 0, "pairs of cells (domain, class)")
     top.legend()
     bottom.set_ylabel(r"$L_{reg}$ / mean $\|g\|^2$")
@@ -278,6 +283,6 @@ def draw(result: Gradients) -> Figure:
     caption = CAPTION.replace("L_reg", "$L_{reg}$")
     figure.supxlabel(textwrap.fill(caption, 72), fontsize="small")
     bottom.xaxis.set_major_locator(MaxNLocator(integer=True))
-    style.letter(bottom, 1, "regularisation term (lower: better matched)")
+    style.letter(bottom, 1, "regularisation term (lower is better)")
     figure.legend(*bottom.get_legend_handles_labels(), loc="outside upper center", ncols=min(3, len(result.tracks)))
     return figure

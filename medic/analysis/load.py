@@ -1,4 +1,4 @@
-"""The runs that analyses read: their labels, their kept outputs, and their training repeated."""
+"""Runs for analyses: short labels, saved outputs, and replayed training."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,17 +17,17 @@ from medic.runs.run import Run
 from medic.training import Trainer
 
 _TELLING = ("steps", "sampling", "objective", "head", "known", "dataset", "target", "backbone", "lr", "seed")
-"""Settings that tell apart runs of the same method, in this order."""
+"""Settings that distinguish runs of the same method, in order of preference."""
 
 
 def method_title(method: str) -> str:
-    """Return the paper's name of a method, or its own."""
+    """Return the paper's name for a method, or the method's own name."""
     entry = METHODS.get(method)
     return method if entry is None or entry.paper is None else entry.paper
 
 
 def run_labels(settings: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Return a short label for each run: its method, and the settings that tell it from others of the method."""
+    """Return a short label for each run: its method, and the settings that distinguish it from other runs."""
     labels = [method_title(str(one["method"])) for one in settings]
     for setting in _TELLING:
         again = [label for label in set(labels) if labels.count(label) > 1]
@@ -56,20 +56,22 @@ def labels_of(runs: Sequence[Run]) -> list[str]:
 def with_features(
     run: Run, split: str, rerun: bool = False, root: str | None = None, device: str = "auto"
 ) -> LabelledOutputs:
-    """Return the outputs of a run for a split, with features (N, F): those it kept, or computed again on request."""
+    """Return the outputs of a run for a split, with features of shape (N, F). `rerun` recomputes the outputs."""
     if rerun:
         outputs = recompute_outputs(run, device, root)
         return outputs[check_choice("split", split, outputs, f"of run {run.path}")]
     check_choice("split", split, run.splits, f"of run {run.path}")
     kept = run.outputs(split)
     if kept.output.features is None:
-        raise MedicError(f"run {run.path} kept no features: add --rerun to compute them, or train with --save-features")
+        raise MedicError(
+            f"run {run.path} saved no features: add --rerun to compute them, or train with --save-features"
+        )
     return kept
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """The training of a run, about to be repeated."""
+    """The training of a run, ready to be replayed."""
 
     plan: Plan
     dataset: Dataset
@@ -77,9 +79,9 @@ class Repeated:
     trainer: Trainer
 
     def iterate(self, iterations: int | None = None) -> Iterator[int]:
-        """Train; yield the number of iterations after each, when the weights are those of the run at this point.
+        """Train, and yield the iteration number after each step, when the weights equal those of the original run.
 
-        Fewer `iterations` than the run has end early: the learning rates are those of the whole run.
+        `iterations` stops early. Learning rates still follow the schedule of the whole run.
         """
         trainer = self.trainer
         trainer.model.train()
@@ -89,23 +91,25 @@ class Repeated:
         trainer.wait()
 
     def last(self, iterations: int | None) -> int:
-        """Return the last iteration to repeat."""
+        """Return the last iteration to replay."""
         whole = self.plan.config.optim.iterations
         if iterations is not None and not 1 <= iterations <= whole:
-            raise MedicError(f"--iterations {iterations}: the run has {whole}, so give a number from 1 to {whole}")
+            raise MedicError(
+                f"--iterations must be from 1 to {whole}, the number of iterations of the run, got {iterations}"
+            )
         return whole if iterations is None else iterations
 
 
 @contextmanager
 def repeated(run: Run, root: str | None = None, device: str = "auto") -> Iterator[Repeated]:
-    """Build the trainer of a finished run again, from its settings, its images and its weights.
+    """Rebuild the trainer of a finished run from its settings, images and initial weights.
 
-    `root` replaces the folder of the images. Global random generators are as before afterwards.
+    `root` replaces the image folder. Global random generators are restored on exit.
     """
     if run.config.soup:
-        raise MedicError(f"run {run.path} is a soup, so there is no training to repeat: give one of its runs")
+        raise MedicError(f"run {run.path} is a soup, whose training cannot be replayed: pass one of its runs")
     if run.config.run.extend:
-        raise MedicError(f"run {run.path} continues another one, so its training cannot be repeated: give that run")
+        raise MedicError(f"run {run.path} extends another run, so its training cannot be replayed: pass that run")
     with generators_kept():
         plan, dataset = load_run_images(run, device, root)
         problem = divide_images(plan, dataset)
@@ -113,7 +117,7 @@ def repeated(run: Run, root: str | None = None, device: str = "auto") -> Iterato
 
 
 def moments_of(iterations: int, moments: int) -> list[int]:
-    """Return `moments` iterations, evenly spaced, up to and with the last; fewer if there are not as many."""
+    """Return `moments` evenly spaced iterations, including the last. Returns fewer if there are fewer iterations."""
     if moments < 1:
-        raise MedicError(f"--moments {moments}: give 1 or more")
+        raise MedicError(f"--moments must be at least 1, got {moments}")
     return sorted({round(iterations * (index + 1) / moments) for index in range(moments)} - {0})

@@ -20,11 +20,11 @@ from medic.runs.run import Run
 
 Floats = NDArray[np.float64]
 _SPLIT = frozenset({"known", "unknown", "split", "partial"})
-"""Settings in which the runs of a row differ, besides targets and seeds."""
+"""Settings that may vary within a row, in addition to targets and seeds."""
 _TABLE = "officehome-openness"
-_ELSEWHERE = "of another dataset"
-_ALONE = "with settings that exist with one number of known classes"
-_UNSHARED = "of targets that some number of known classes lacks"
+_ELSEWHERE = "from another dataset"
+_ALONE = "settings trained with only one number of known classes"
+_UNSHARED = "targets not trained with every number of known classes"
 
 
 @dataclass(frozen=True)
@@ -34,41 +34,41 @@ class Row:
     label: str
     method: str
     targets: tuple[str, ...]
-    """Targets that every number of known classes has."""
+    """Targets that have runs with every number of known classes."""
     known: NDArray[np.int64]
-    """Numbers of known classes (K,)."""
+    """Numbers of known classes, of shape (K,)."""
     oscr: Floats
-    """Mean OSCR in percent (K,), over targets and seeds."""
+    """Mean OSCR in percent over targets and seeds, of shape (K,)."""
     error: Floats
-    """Standard error over seeds (K,); NaN with one seed."""
+    """Standard error over seeds, of shape (K,), or NaN with one seed."""
     runs: NDArray[np.int64]
-    """Numbers of runs (K,)."""
+    """Numbers of runs, of shape (K,)."""
 
 
 @dataclass(frozen=True)
 class Openness(Result):
-    """OSCR of several methods against the number of known classes."""
+    """The OSCR of several methods against the number of known classes."""
 
     table: tuple[Row, ...]
     dataset: str
     classes: int
-    """All classes of the dataset, known and unknown."""
+    """Number of classes in the dataset, known and unknown."""
     left_out: Mapping[str, int]
-    """Numbers of runs that are left out, by reason."""
+    """Number of runs left out, by reason."""
 
     def rows(self) -> list[dict[str, str]]:
-        """Return a row per method, with a column per number of known classes."""
+        """Return one row per method, with one column per number of known classes."""
         counts = sorted({int(count) for row in self.table for count in row.known})
         return [{"method": row.label, **{f"{count} known": _at(row, count) for count in counts}} for row in self.table]
 
     def notes(self) -> list[str]:
-        """Name the selection, the targets and the runs that are left out."""
+        """Describe the model selection, the targets and the runs that are left out."""
         by_row = {row.label: ", ".join(row.targets) for row in self.table}
         over = next(iter(by_row.values())) if len(set(by_row.values())) == 1 else "targets"
-        lines = [f"OSCR in percent on {self.dataset}, model selection by source validation, mean over {over} and seeds"]
+        lines = [f"OSCR in percent on {self.dataset}, selected by source validation, averaged over {over} and seeds"]
         if over == "targets":
             each = "; ".join(f"{label}: {targets}" for label, targets in by_row.items())
-            lines.append(f"methods have different targets, so they cannot be compared ({each})")
+            lines.append(f"the methods have different targets, so they are not comparable ({each})")
         return lines + [f"{runs_are(count)} left out: {reason}" for reason, count in self.left_out.items()]
 
 
@@ -78,14 +78,14 @@ def _at(row: Row, count: int) -> str:
 
 
 def measure(runs: Sequence[Run]) -> Openness:
-    """Average OSCR by method and number of known classes; runs that differ in other settings are other rows."""
+    """Average OSCR by method and number of known classes. Runs with other settings form separate rows."""
     groups: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
         settings = {name: value for name, value in sorted(row_settings(run).items()) if name not in _SPLIT}
         groups.setdefault((run.config.data.dataset, run.method, repr(settings)), []).append(run)
     several = {key: group for key, group in groups.items() if len({_known(run) for run in group}) > 1}
     if not several:
-        raise MissingRuns("runs of a method with two numbers of known classes", _TABLE)
+        raise MissingRuns("runs of one method with at least two numbers of known classes", _TABLE)
     by_dataset: dict[str, int] = {}
     for (dataset, _, _), group in several.items():
         by_dataset[dataset] = by_dataset.get(dataset, 0) + len(group)
@@ -102,7 +102,7 @@ def measure(runs: Sequence[Run]) -> Openness:
             left_out[_UNSHARED] += len(group) - len(compared)
             rows += [_row(compared)] if compared else []
     if not rows:
-        raise MissingRuns("runs of a method with two numbers of known classes and the same target", _TABLE)
+        raise MissingRuns("runs of one method with at least two numbers of known classes and the same target", _TABLE)
     first = next(group[0] for (dataset, _, _), group in several.items() if dataset == chosen)
     classes = len(first.config.data.known) + len(first.config.data.unknown or ())
     order = list(style.FIXED)
@@ -115,7 +115,7 @@ def _known(run: Run) -> int:
 
 
 def _shared_targets(runs: Sequence[Run]) -> set[tuple[str, ...]]:
-    """Return the targets that every number of known classes has: means over different targets cannot be compared."""
+    """Return the targets shared by all numbers of known classes. Means over different targets are not comparable."""
     targets: dict[int, set[tuple[str, ...]]] = {}
     for run in runs:
         targets.setdefault(_known(run), set()).add(run.targets)
@@ -142,14 +142,14 @@ def _row(runs: Sequence[Run]) -> Row:
 
 
 def _by_classes(config: Config) -> bool:
-    """Whether tasks differ in classes alone, although there are several domains: the paper's `cw`."""
+    """Return whether tasks split only classes although there are several domains (`cw` in the paper)."""
     domain_splits, class_splits = config.tasks.domain_splits or 1, config.tasks.class_splits or 1
     return domain_splits == 1 < class_splits and len(config.data.sources) > 1
 
 
 @style.styled
 def draw(result: Openness) -> Figure:
-    """Draw a line per method; variants that split classes alone are dashed."""
+    """Draw one line per method. Variants that split only classes are dashed."""
     figure = style.new_figure(2.8)
     axes = figure.subplots()
     methods = list(dict.fromkeys(row.method for row in result.table))
@@ -159,7 +159,7 @@ def draw(result: Openness) -> Figure:
         thick = 2.0 if row.method == "medic++" else 1.2
         colour, error = colours[row.method], np.nan_to_num(row.error)
         axes.errorbar(row.known, row.oscr, error, fmt=look, color=colour, label=row.label, linewidth=thick)
-    axes.set_xlabel(f"known classes, of {result.classes}")
+    axes.set_xlabel(f"known classes (of {result.classes})")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("OSCR in %")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=4, columnspacing=1)

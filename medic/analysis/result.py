@@ -1,4 +1,4 @@
-"""The results of analyses: numbers, rows for a terminal, and notes."""
+"""Analysis results: numbers, table rows and notes."""
 
 import base64
 import dataclasses
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
 
 
 class MissingRuns(MedicError):
-    """Runs that an analysis needs are missing; `medic reproduce TABLE` trains them."""
+    """Raised if an analysis lacks the required runs. `medic reproduce TABLE` trains them."""
 
     def __init__(self, what: str, table: str) -> None:
-        super().__init__(f"no {what}: make them with `medic reproduce {table}`")
+        super().__init__(f"missing {what}: train them with `medic reproduce {table}`")
         self.what, self.table = what, table
 
 
 @dataclass(frozen=True)
 class Result(ABC):
-    """The numbers of an analysis. A subclass is a frozen dataclass of numbers, texts, arrays and dataclasses."""
+    """Base class for analysis results. Subclasses are frozen dataclasses with plain values, arrays and dataclasses."""
 
     @abstractmethod
     def rows(self) -> list[dict[str, str]]:
-        """Return a small table of the numbers, formatted, with the same keys in every row."""
+        """Return a small table of formatted numbers, with the same keys in every row."""
 
     def notes(self) -> list[str]:
-        """Return what a reader must know to read the numbers, one line each."""
+        """Return notes that explain the numbers, one line each."""
         return []
 
     def draw(self) -> "Figure":
-        """Return the figure of the numbers."""
+        """Draw the figure."""
         return cast("Figure", importlib.import_module(type(self).__module__).draw(self))
 
     def _repr_html_(self) -> str:
-        """Return the figure, the rows and the notes as a notebook shows them."""
+        """Return the figure, the table and the notes as HTML for notebooks."""
         image = io.BytesIO()
         self.draw().savefig(image, format="png", bbox_inches="tight", dpi=120)
         parts = [f'<img src="data:image/png;base64,{base64.b64encode(image.getvalue()).decode()}">']
@@ -56,13 +56,13 @@ class Result(ABC):
         return "".join([*parts, *(f"<p>{html.escape(note)}</p>" for note in self.notes())])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all numbers as JSON holds them: arrays are lists, and NaN and infinities are None."""
+        """Return all numbers in JSON-compatible form. Arrays become lists; NaN and infinities become None."""
         numbers: dict[str, Any] = plain(dataclasses.asdict(self))
         return {**numbers, "notes": self.notes()}
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON holds it: arrays are lists, and NaN and infinities are None."""
+    """Convert a value to JSON-compatible form. Arrays become lists; NaN and infinities become None."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
@@ -73,7 +73,7 @@ def plain(value: Any) -> Any:
 
 
 def mean_of(values: NDArray[np.float64]) -> float:
-    """Return the mean of the values that are not NaN, or NaN without any."""
+    """Return the mean of all values that are not NaN, or NaN if there are none."""
     kept = values[~np.isnan(values)]
     return float(kept.mean()) if len(kept) else float("nan")
 
@@ -84,5 +84,5 @@ def number(value: float, digits: int = 2, sign: bool = False) -> str:
 
 
 def percent(value: float) -> str:
-    """Format a fraction in percent."""
+    """Format a fraction as a percentage, without the percent sign."""
     return number(100 * value, 1)

@@ -1,12 +1,12 @@
-"""Standardised mean differences of class-feature pairs, and matched pairs of tasks against the number of steps.
+"""Standardised mean differences between classes, and matched task pairs against the number of steps.
 
-The difference of classes i and j is the mean over features f of Cohen's d,
+The difference between classes i and j is Cohen's d, averaged over features f:
 
-    d_ij = mean_f |μ_if − μ_jf| / sqrt((σ_if² + σ_jf²) / 2),
+    d_ij = mean_f |μ_if − μ_jf| / sqrt((σ_if² + σ_jf²) / 2)
 
-with the variances of a sample (N − 1), over features that vary in one of the classes. The paper shows this matrix for
-MEDIC++ with nine tasks in 1, 3 and 9 steps, without a formula or the images that it is of; here they are validation
-images of the source domains, so that no domain shift is mixed in, unless another split is given.
+σ² is the sample variance (N − 1). Features that vary in neither class are ignored. The paper shows this matrix for
+MEDIC++ with nine tasks in 1, 3 and 9 steps, but states neither the formula nor the images. By default, this analysis
+uses validation images of the source domains, which excludes the effect of domain shift.
 """
 
 from collections.abc import Sequence
@@ -30,36 +30,36 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ClassDifferences:
-    """The differences between C classes of a run."""
+    """Differences between the C classes of a run."""
 
     label: str
     run: str
     steps: int
     classes: tuple[str, ...]
     differences: Floats
-    """Cohen's d (C, C), symmetric, 0 on the diagonal; NaN for a class of fewer than two images."""
+    """Cohen's d, a symmetric array of shape (C, C) with a zero diagonal. NaN for classes with fewer than two images."""
     mean: float
-    """The mean over pairs of classes."""
+    """Mean over class pairs."""
     least: float
-    """The least of all pairs."""
+    """Minimum over class pairs."""
     accuracy: float
-    """The share of known images of the split with the right class."""
+    """Fraction of known images in the split that are classified correctly."""
 
 
 @dataclass(frozen=True)
 class Separation(Result):
-    """Class differences of several runs, and matched pairs for t tasks in n = 1, …, t steps."""
+    """Class differences of several runs, and matched task pairs for t tasks in n = 1, …, t steps."""
 
     runs: tuple[ClassDifferences, ...]
     split: str
     tasks: int
     matched: tuple[int, ...]
-    """The paper's t_n, for n = 1, …, t."""
+    """Number of matched pairs for n = 1, …, t, the paper's t_n."""
     estimate: tuple[float, ...]
-    """The paper's f(n) = t²/2 (1 − 1/n)."""
+    """Approximate number of matched pairs, the paper's f(n) = t²/2 (1 − 1/n)."""
 
     def rows(self) -> list[dict[str, str]]:
-        """Return a row per run."""
+        """Return one row per run."""
         return [
             {
                 "run": one.label,
@@ -73,8 +73,8 @@ class Separation(Result):
         ]
 
     def notes(self) -> list[str]:
-        """Name the images."""
-        return [f"differences are Cohen's d, averaged over features, of the {self.split} images of known classes"]
+        """Describe the differences and the images."""
+        return [f"difference: Cohen's d between two known classes, averaged over features; images: {self.split}"]
 
 
 def measure(
@@ -84,14 +84,14 @@ def measure(
     root: str | None = None,
     device: str = "auto",
 ) -> Separation:
-    """Measure the class differences of every run, and the matched pairs for as many tasks as the runs have."""
+    """Measure the class differences of every run, and count the matched pairs for the runs' number of tasks."""
     run_differences, tasks = [], 1
     ordered = sorted(runs, key=lambda run: len(run.config.tasks.steps or [1]))
     for run, label in zip(ordered, labels_of(ordered), strict=True):
         output, y, _ = with_features(run, split, rerun, root, device)
         known, names = y >= 0, run.classes
         if not known.any():
-            raise MedicError(f"split {split!r} of run {run.path} has no known classes: use --split validation")
+            raise MedicError(f"split {split!r} of run {run.path} contains no known classes: use --split validation")
         differences = class_differences(features_of(output)[known].double().numpy(), y[known].numpy(), len(names))
         pairs = differences[np.triu_indices(len(names), 1)]
         accuracy = float((output.logits.argmax(1) == y)[known].double().mean())
@@ -120,7 +120,10 @@ def measure(
 
 
 def class_differences(features: Floats, label: NDArray[np.int64], classes: int) -> Floats:
-    """Return Cohen's d (C, C), averaged over features, from features (N, F) and classes (N,)."""
+    """Return Cohen's d between classes, averaged over features, of shape (C, C).
+
+    `features` has shape (N, F), and `label` has shape (N,).
+    """
     differences = np.zeros((classes, classes))
     groups = [features[label == one] for one in range(classes)]
     means = [group.mean(0) if len(group) else np.zeros(features.shape[1]) for group in groups]
@@ -136,7 +139,7 @@ def class_differences(features: Floats, label: NDArray[np.int64], classes: int) 
 
 @style.styled
 def draw(result: Separation) -> Figure:
-    """Draw a matrix per run, warmer where classes differ more, and t_n against n."""
+    """Draw one matrix per run, with warmer colours for larger differences, and t_n against n."""
     panels = len(result.runs) + 1
     figure = style.new_figure(1.9 * -(-panels // 2))
     grid = figure.subplots(-(-panels // 2), 2, squeeze=False).flatten()

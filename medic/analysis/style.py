@@ -1,4 +1,4 @@
-"""The look of all figures: a paper's column width, one font size, and a colour-blind safe palette."""
+"""Common figure style: the column width of a paper, consistent font sizes and a colour-blind safe palette."""
 
 import functools
 import string
@@ -15,16 +15,16 @@ from medic.errors import check_choice
 from medic.utils.files import atomic_write, writing
 
 WIDTH = 3.5
-"""The width of a column of the paper in inches."""
+"""Column width of the paper, in inches."""
 LETTERS = 58, 40
-"""Letters in a line of a title across the figure, and of all titles side by side, which leave room for ticks."""
+"""Characters per title line for a panel across the figure, and for panels side by side (in total)."""
 FORMATS = ("png", "svg", "pdf")
 PALETTE = ("#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#f0e442")
-"""The colours of Okabe and Ito (2008), without the one of MEDIC++."""
+"""The colours of Okabe and Ito (2008), except the one reserved for MEDIC++."""
 FIXED = {"medic++": "#d55e00", "erm": "#7a7a85", "medic": "#e69f00", "fish": "#0072b2", "mldg": "#009e73"}
-"""Methods that have the same colour in every figure."""
+"""Fixed colours of methods, the same in every figure."""
 KNOWN, WRONG, UNKNOWN = "#0072b2", "#d55e00", "#595964"
-"""Known and correct, wrong, and unknown: blue, orange and grey, also in reports. Purple and blue look alike to some."""
+"""Colours for known or correct, wrong, and unknown, also used in reports. Some readers cannot tell purple from blue."""
 SEQUENTIAL, DIVERGING = "inferno", "PuOr_r"
 _LOOK: dict[Any, Any] = {
     "font.size": 8,
@@ -53,7 +53,7 @@ Draw = TypeVar("Draw", bound=Callable[..., Figure])
 
 
 def styled(draw: Draw) -> Draw:
-    """Let a function draw its figure in the common look."""
+    """Decorate a drawing function so that it uses the common style."""
 
     @functools.wraps(draw)
     def drawn(*arguments: Any, **options: Any) -> Figure:
@@ -64,12 +64,12 @@ def styled(draw: Draw) -> Draw:
 
 
 def new_figure(height: float) -> Figure:
-    """Return an empty figure of a column's width; `height` is in inches."""
+    """Return an empty figure with column width and a height in inches."""
     return Figure(figsize=(WIDTH, height), layout="constrained")
 
 
 def method_colours(methods: Sequence[str]) -> list[str]:
-    """Return a colour for each run by its method; further runs of a method are lighter."""
+    """Return a colour for each run, based on its method. Further runs of the same method are lighter."""
     free = [colour for colour in PALETTE if colour not in {FIXED[method] for method in methods if method in FIXED}]
     others = [method for method in dict.fromkeys(methods) if method not in FIXED]
     chosen = {**FIXED, **{method: free[index % len(free)] for index, method in enumerate(others)}}
@@ -83,7 +83,7 @@ def method_colours(methods: Sequence[str]) -> list[str]:
 
 
 def letter(axes: Axes, index: int, title: str) -> None:
-    """Title a panel with its letter, `(a) title`, in as many lines as its width takes; after `z` comes `aa`."""
+    """Add a title with a letter to a panel, such as `(a) title`, wrapped to its width. `aa` follows `z`."""
     name, rest = "", index + 1
     while rest:
         rest, digit = divmod(rest - 1, 26)
@@ -95,12 +95,12 @@ def letter(axes: Axes, index: int, title: str) -> None:
 
 
 def check_format(path: Path) -> None:
-    """Refuse a file whose ending names no format of figures."""
-    check_choice("format of a figure", path.suffix.removeprefix(".").lower(), FORMATS, f"in {path}")
+    """Raise an error unless the file extension is a supported figure format."""
+    check_choice("figure format", path.suffix.removeprefix(".").lower(), FORMATS, f"in {path}")
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure; the ending of the path is its format. The same figure gives the same bytes."""
+    """Write a figure in the format of the file extension. Identical figures produce identical bytes."""
     check_format(path)
     form, dated = path.suffix[1:].lower(), {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with rc_context(_LOOK), writing("figure", path):

@@ -1,8 +1,8 @@
-"""The confusion that adaptive sampling used in a run, and the chains of classes that it drew.
+"""Class confusion used by adaptive sampling in a run, and the class chains that it drew.
 
-Training is repeated from the run's settings, and every split of the classes is recorded. Classes are neighbours if they
-follow each other in the chain; dealing the chain over the tasks puts neighbours into different ones, whose
-gradients are matched if they are in different steps.
+The analysis replays training from the run's settings, and records every class split. Two classes are neighbours if they
+are adjacent in the chain. Dealing the chain round-robin puts neighbours into different tasks. Their gradients are
+matched if these tasks are in different steps.
 """
 
 from collections.abc import Sequence
@@ -24,34 +24,34 @@ from medic.tasks.samplers import Adaptive
 
 Floats = NDArray[np.float64]
 MAX_LISTED = 10
-"""Pairs of classes in the printed table."""
+"""Maximum number of class pairs in the printed table."""
 
 
 @dataclass(frozen=True)
 class Tasks(Result):
-    """Confusion and co-occurrence of C classes over the splits of a run."""
+    """Confusion and co-occurrence of C classes over the class splits of a run."""
 
     label: str
     run: str
     classes: tuple[str, ...]
     iterations: int
     splits: int
-    """Splits that had a confusion to use."""
+    """Number of splits for which a confusion matrix was available."""
     confusion: Floats
-    """The mean of p(j | i) (C, C) that the splits used, row i the true class."""
+    """Mean of p(j | i) over the splits, of shape (C, C). Row i is the true class."""
     neighbours: Floats
-    """How often classes i and j were neighbours in the chain, of the splits with both (C, C)."""
+    """Fraction of splits in which classes i and j were neighbours, of shape (C, C). Counts splits with both classes."""
     apart: Floats
-    """How often they were in different tasks, of the splits with both (C, C)."""
+    """Fraction of splits in which classes i and j were in different tasks, of shape (C, C)."""
     chance_neighbours: float
-    """The same for a random chain."""
+    """Expected value of `neighbours` for a random chain."""
     chance_apart: float
-    """The same for a random chain."""
+    """Expected value of `apart` for a random chain."""
     correlation: float
-    """Spearman's rank correlation between the symmetric confusion and `neighbours` over pairs of classes."""
+    """Spearman's rank correlation between symmetric confusion and `neighbours` over class pairs."""
 
     def rows(self) -> list[dict[str, str]]:
-        """Return the most confused pairs of classes."""
+        """Return one row for each of the most confused class pairs."""
         taken = (self.confusion + self.confusion.T) / 2
         first, second = np.triu_indices(len(self.classes), 1)
         order = np.argsort(-taken[first, second], kind="stable")[:MAX_LISTED]
@@ -66,18 +66,18 @@ class Tasks(Result):
         ]
 
     def notes(self) -> list[str]:
-        """Report that training was repeated, and what chance would give."""
+        """Report the replayed training, and the values expected by chance."""
         return [
-            f"training of {self.label} was repeated for {self.iterations} iterations: {self.splits} splits of classes",
-            f"at random, classes are neighbours in {percent(self.chance_neighbours)} % of the splits and in different "
-            f"tasks in {percent(self.chance_apart)} %; rank correlation of confusion and neighbours "
+            f"training of {self.label} was replayed for {self.iterations} iterations, with {self.splits} class splits",
+            f"by chance, two classes are neighbours in {percent(self.chance_neighbours)}% of the splits and in "
+            f"different tasks in {percent(self.chance_apart)}%; rank correlation between confusion and neighbours: "
             f"{number(self.correlation)}",
         ]
 
 
 @dataclass
 class Record:
-    """Sums over the splits of C classes."""
+    """Running sums over class splits."""
 
     classes: int
     splits: int = 0
@@ -92,7 +92,7 @@ class Record:
         self.confusion, self.both, self.neighbours, self.apart = (np.zeros(shape) for _ in range(4))
 
     def add(self, confusion: Floats, groups: Groups, dealt: Split) -> None:
-        """Add a split of groups of classes that was dealt round-robin from a chain, by this confusion (C, C)."""
+        """Add a split of class groups, dealt round-robin from a chain, and its confusion matrix, of shape (C, C)."""
         position, task = np.full(self.classes, -1), np.full(self.classes, -1)
         for part, units in enumerate(dealt):
             for rank, unit in enumerate(units):
@@ -108,7 +108,9 @@ class Record:
 
 
 def chances(sizes: Sequence[int]) -> tuple[float, float]:
-    """Return the chance of two of Σ sizes units to be neighbours in a random chain, and to be in different tasks.
+    """Return the probabilities that two units are neighbours in a random chain, and that they are in different tasks.
+
+    `sizes` contains the number of units in each task.
 
     >>> chances([2, 2, 2])
     (0.3333333333333333, 0.8)
@@ -120,13 +122,13 @@ def chances(sizes: Sequence[int]) -> tuple[float, float]:
 
 
 class Recording:
-    """A sampler that records its splits and is otherwise the one it wraps."""
+    """A wrapper that records the splits of a sampler."""
 
     def __init__(self, sampler: Adaptive, record: Record) -> None:
         self._sampler, self._record = sampler, record
 
     def split(self, domains: Domains, groups: Groups, parts: int, generator: torch.Generator, ahead: int = 0) -> Split:
-        """Split as the wrapped sampler, and record the split if there is a confusion."""
+        """Split with the wrapped sampler, and record the split if a confusion matrix is available."""
         confusion = self._sampler.confusion(domains, ahead)
         dealt = self._sampler.split(domains, groups, parts, generator, ahead)
         if confusion is not None:
@@ -138,7 +140,7 @@ class Recording:
 
 
 def measure(run: Run, iterations: int | None = None, root: str | None = None, device: str = "auto") -> Tasks:
-    """Repeat the training of a run that samples adaptively, and record its splits."""
+    """Replay the training of a run with adaptive sampling, and record its splits."""
     from scipy.stats import spearmanr
 
     names = run.classes
@@ -147,13 +149,13 @@ def measure(run: Run, iterations: int | None = None, root: str | None = None, de
         sampler = training.trainer.grid.sampler
         if not isinstance(sampler, Adaptive) or type(sampler).deal is not Adaptive.deal:
             raise MedicError(
-                f"run {run.path} samples classes by {run.config.tasks.sampling!r}, without a chain that is dealt over "
-                "tasks: give a run of --method medic++ with --sampling adaptive or probe"
+                f"run {run.path} uses sampling {run.config.tasks.sampling!r}, which draws no class chains: "
+                "pass a run of --method medic++ with --sampling adaptive or probe"
             )
         training.trainer.grid.sampler = cast(Sampler, Recording(sampler, record))
         last = max(training.iterate(iterations), default=0)
     if not record.splits:
-        raise MedicError(f"no split of run {run.path} had a confusion yet: repeat more of it with --iterations")
+        raise MedicError(f"run {run.path} measured no confusion in the replayed iterations: increase --iterations")
     with np.errstate(invalid="ignore"):
         neighbours, apart = record.neighbours / record.both, record.apart / record.both
     confusion = record.confusion / record.splits
@@ -170,7 +172,7 @@ def measure(run: Run, iterations: int | None = None, root: str | None = None, de
 
 @style.styled
 def draw(result: Tasks) -> Figure:
-    """Draw the confusion, and how often pairs of classes were neighbours and apart against it."""
+    """Draw the confusion, and how often class pairs were neighbours or apart as a function of confusion."""
     figure = style.new_figure(2.5)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
     percentages = 100 * result.confusion.copy()
@@ -181,7 +183,7 @@ def draw(result: Tasks) -> Figure:
     left.set_yticks(range(len(result.classes)) if few else [], result.classes if few else [])
     left.set_ylabel("true class")
     left.spines[:].set_visible(False)
-    figure.colorbar(image, ax=left, location="bottom", label="taken for, in %")
+    figure.colorbar(image, ax=left, location="bottom", label="share of the true class in %")
     style.letter(left, 0, "confusion used")
     first, second = np.triu_indices(len(result.classes), 1)
     taken = 100 * ((result.confusion + result.confusion.T) / 2)[first, second]
@@ -195,6 +197,6 @@ def draw(result: Tasks) -> Figure:
     right.set_xlabel("confusion in %")
     right.set_ylabel("% of splits")
     right.set_ylim(0, 105)
-    style.letter(right, 1, "pairs of classes (dotted: chance)")
+    style.letter(right, 1, "class pairs (dotted: chance)")
     figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncols=2, columnspacing=1)
     return figure

@@ -1,4 +1,4 @@
-"""Labels that are probably wrong, by confident learning (Northcutt et al. 2021) on validation predictions of runs."""
+"""Probably wrong labels, found by confident learning (Northcutt et al. 2021) on validation predictions."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -12,17 +12,17 @@ from medic.runs.run import Run
 
 
 class HeldOut(NamedTuple):
-    """Validation images with class probabilities by models that were trained on their domains, but not on them.
+    """Validation images, with class probabilities from models trained on the same domains but not on these images.
 
-    Images of a target domain are left out: errors of a model there are due to the domain more often than to a label.
+    Images of target domains are left out, because errors in a new domain are rarely caused by wrong labels.
     """
 
     classes: list[str]
     path: list[str]
     label: NDArray[np.int64]
-    """Positions (N,) in `classes`."""
+    """Indices into `classes`, of shape (N,)."""
     probability: NDArray[np.float64]
-    """Mean probabilities (N, C) over the runs that held an image out."""
+    """Class probabilities, averaged over the runs that held out the image, of shape (N, C)."""
 
 
 class Suspect(NamedTuple):
@@ -31,15 +31,15 @@ class Suspect(NamedTuple):
     path: str
     label: str
     probably: str
-    """The class that it confidently belongs to."""
+    """The class that the image confidently belongs to."""
     confidence: float
-    """The probability of its label."""
+    """Predicted probability of `label`."""
 
 
 def held_out(runs: Sequence[Run], labels: Mapping[str, str]) -> HeldOut:
-    """Collect the validation predictions of runs for images, whose class is given by path.
+    """Collect the validation predictions of runs. `labels` maps image paths to current class names.
 
-    Images of other paths, and images whose class has changed since the run, are left out.
+    Images that are not in `labels`, and images whose class has changed since the run, are left out.
     """
     classes = runs[0].classes
     sums: dict[str, NDArray[np.float64]] = {}
@@ -47,7 +47,7 @@ def held_out(runs: Sequence[Run], labels: Mapping[str, str]) -> HeldOut:
     for run in runs:
         names = run.classes
         if sorted(names) != sorted(classes):
-            raise MedicError(f"runs {runs[0].path} and {run.path} have different known classes: give runs of one split")
+            raise MedicError(f"runs {runs[0].path} and {run.path} have different known classes: pass runs of one split")
         order = [names.index(name) for name in classes]
         predictions = run.predictions
         rows = np.flatnonzero((predictions["split"] == "validation") & (predictions["label"] >= 0))
@@ -58,7 +58,7 @@ def held_out(runs: Sequence[Run], labels: Mapping[str, str]) -> HeldOut:
                 sums[path] = sums.get(path, 0.0) + values
                 counts[path] = counts.get(path, 0) + 1
     if not sums:
-        raise MedicError(f"run {runs[0].path} held out none of these images: give runs on the same dataset and root")
+        raise MedicError(f"run {runs[0].path} held out none of these images: pass runs with the same dataset and root")
     position = {name: number for number, name in enumerate(classes)}
     return HeldOut(
         classes,
@@ -69,10 +69,10 @@ def held_out(runs: Sequence[Run], labels: Mapping[str, str]) -> HeldOut:
 
 
 def confident_classes(probability: NDArray[np.float64], label: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the class (N,) that each image confidently belongs to, by probabilities (N, C) and labels (N,).
+    """Return the class that each image confidently belongs to, of shape (N,).
 
-    The threshold of a class is the mean probability of the class over the images with its label. An image belongs to
-    the likeliest class whose threshold it reaches, and keeps its label if it reaches none.
+    `probability` has shape (N, C). The threshold of a class is its mean probability over the images with its label. An
+    image belongs to the most likely class whose threshold it reaches. If it reaches no threshold, it keeps its label.
     """
     classes = probability.shape[1]
     counts = np.bincount(label, minlength=classes)
@@ -83,7 +83,7 @@ def confident_classes(probability: NDArray[np.float64], label: NDArray[np.int64]
 
 
 def wrong_labels(predictions: HeldOut) -> list[Suspect]:
-    """Return the images that confidently belong to another class than their label, the least probable label first."""
+    """Return the images that confidently belong to a class other than their label, least probable labels first."""
     probably = confident_classes(predictions.probability, predictions.label)
     confidence = predictions.probability[np.arange(len(predictions.label)), predictions.label]
     rows = np.flatnonzero(probably != predictions.label)

@@ -1,4 +1,4 @@
-"""The command line: `medic COMMAND`. Importing it imports no torch."""
+"""The command line, `medic COMMAND`. Importing it does not import torch."""
 
 from medic.cli.main import main
 

@@ -1,4 +1,4 @@
-"""`medic analyze`."""
+"""The `medic analyze` command."""
 
 import json
 import logging
@@ -23,31 +23,35 @@ OPTIONS = ("moments", "iterations", "split", "classes", "rerun", "root", "device
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic analyze`."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="name of the analysis; without one, all are listed")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="name of the analysis; omit it to list all")
     parser.add_argument(
-        "runs", nargs="*", metavar="RUN", help="directories of finished runs; for openness and cost, folders of runs"
+        "runs", nargs="*", metavar="RUN", help="finished run directories; for openness and cost, folders of runs"
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="figure to write: FILE.png, FILE.svg or FILE.pdf")
     parser.add_argument("--json", type=output_file, metavar="FILE", help="write all numbers as JSON")
     add_measuring_options(parser)
     parser.add_argument(
-        "--split", metavar="NAME", help="images of separation, boundary and embed: validation, target or train"
+        "--split", metavar="NAME", help="images for separation, boundary and embed: validation, target or train"
     )
-    parser.add_argument("--classes", nargs=2, metavar="CLASS", help="boundary: the positive class and another")
-    parser.add_argument("--rerun", action="store_true", help="compute features that a run did not keep")
-    add_import_option(parser, "Python file or module that the runs were trained with, to execute first")
+    parser.add_argument(
+        "--classes", nargs=2, metavar="CLASS", help="for boundary: the positive class and one other class"
+    )
+    parser.add_argument("--rerun", action="store_true", help="compute features that a run did not save")
+    add_import_option(parser, "Python file or module that the runs require, executed first")
 
 
 def add_measuring_options(parser: ArgumentParser) -> None:
-    """Add the options of analyses that repeat training."""
-    parser.add_argument("--moments", type=count, metavar="N", help="measurements over repeated training (default: 10)")
-    parser.add_argument("--iterations", type=count, metavar="N", help="repeat only the first iterations of training")
-    parser.add_argument("--root", metavar="DIR", help="folder of the images, if it moved")
+    """Add the options of analyses that replay training."""
+    parser.add_argument(
+        "--moments", type=count, metavar="N", help="number of measurements while training is replayed (default: 10)"
+    )
+    parser.add_argument("--iterations", type=count, metavar="N", help="replay only the first N iterations of training")
+    parser.add_argument("--root", metavar="DIR", help="folder with the images, if it has moved")
     add_device_option(parser)
 
 
 def run(arguments: Namespace) -> int:
-    """Measure, print a table, and write the figure."""
+    """Run the analysis, print its table, and write the figure."""
     if arguments.name is None:
         rows = [
             {"name": analysis.name, "takes": analysis.takes, "content": analysis.about}
@@ -74,7 +78,7 @@ def run(arguments: Namespace) -> int:
 
 
 def print_result(result: "Result") -> None:
-    """Print the rows and notes of an analysis."""
+    """Print the table and the notes of an analysis."""
     if rows := result.rows():
         print_rows(rows, numeric=list(rows[0])[1:])
     for note in result.notes():
@@ -82,6 +86,6 @@ def print_result(result: "Result") -> None:
 
 
 def explicit_options(arguments: Namespace, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the options that were given."""
+    """Return the options that the user passed."""
     values = {name: getattr(arguments, name) for name in names}
     return {name: value for name, value in values.items() if value is not None and value is not False}

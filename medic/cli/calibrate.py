@@ -1,4 +1,4 @@
-"""`medic calibrate`."""
+"""The `medic calibrate` command."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -26,45 +26,45 @@ if TYPE_CHECKING:
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic calibrate`."""
-    parser.add_argument("run", metavar="RUN", help="directory of a finished run, or of its model files")
+    parser.add_argument("run", metavar="RUN", help="finished run directory or saved model")
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument(
         "--accept",
         type=number(float, FRACTION),
         metavar="P",
-        help="accept a known image with at least this probability, as in 0.9",
+        help="accept known images with at least this probability, such as 0.9",
     )
-    choice.add_argument("--threshold", type=float, metavar="X", help="call images with a lower score unknown")
+    choice.add_argument("--threshold", type=float, metavar="X", help="label images with a lower score unknown")
     choice.add_argument(
         "--cost",
         type=number(float, POSITIVE),
         metavar="C",
-        help="an unknown image that is accepted costs C times a known one that is lost, both equally frequent",
+        help="minimise the cost if accepting an unknown image costs C times as much as rejecting a known image",
     )
     parser.add_argument(
         "--left-out",
         action="store_true",
-        help="accept at least --accept P (default: 0.9) in every source domain, using runs trained without that domain",
+        help="apply --accept P (default: 0.9) to every source domain, using runs trained without that domain",
     )
     parser.add_argument(
         "--labels",
         type=input_file,
         metavar="FILE",
-        help="file with the columns path and class of images to calibrate on (default: held-out images)",
+        help="file with columns path and class, listing labelled images to calibrate on (default: held-out images)",
     )
     parser.add_argument(
         "--images",
         nargs="+",
         action="extend",
         metavar="PATH",
-        help="images without labels, from the place of use: files, folders, …",
+        help="unlabelled images from the deployment domain: files, folders, …",
     )
     parser.add_argument(
         "-o",
         "--output",
         type=output_folder,
         metavar="DIR",
-        help="write the model with the chosen threshold to a folder",
+        help="folder to save the model with the chosen threshold to",
     )
     add_force_option(parser)
     add_device_option(parser, default="auto")
@@ -72,12 +72,12 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print what thresholds accept and reject, and write the model with the chosen one."""
+    """Print how many images each threshold accepts and rejects, and write the model with the chosen threshold."""
     check_model(arguments.run)
     if arguments.left_out:
         for name in ("threshold", "cost", "labels"):
             if getattr(arguments, name) is not None:
-                raise MedicError(f"--left-out and --{name} each choose the threshold: give one of them")
+                raise MedicError(f"--left-out and --{name} cannot be combined: use only one of them")
     output = None if arguments.output is None else _output_folder(arguments)
     images = None if arguments.images is None else image_paths(arguments.images)
     predictor, run = open_model(arguments.run, arguments.device, arguments.imports, arguments.force)
@@ -86,7 +86,7 @@ def run(arguments: Namespace) -> int:
     calibration = make_calibration(predictor, run, arguments.labels, images, arguments.left_out)
     if calibration.labelled is None and images is None and arguments.threshold is None:
         raise MedicError(
-            f"{arguments.run} is a model without its run: give images of the place of use with --labels or --images"
+            f"{arguments.run} is a model without its run: pass --labels or --images from the deployment domain"
         )
     chosen = calibration.choose(arguments.accept, arguments.threshold, arguments.cost, arguments.labels is not None)
     effects = [calibration.effect(threshold) for threshold in calibration.comparisons()]
@@ -97,33 +97,33 @@ def run(arguments: Namespace) -> int:
     effects.sort(key=lambda effect: effect.threshold.value)
     _print(effects, chosen, calibration)
     if chosen is not None and output is None:
-        print("\nwrite the model with this threshold by adding --output DIR")
+        print("\nadd --output DIR to save the model with this threshold")
     elif chosen is not None and output is not None:
         with writing("model", output), atomic_folder(output) as folder:
             calibration.apply(chosen).to("cpu").save(folder)
-        print(f"\nwritten: {output}, for `medic predict`, `medic serve` and `medic export`")
+        print(f"\nsaved {output}; use it with `medic predict`, `medic serve` or `medic export`")
     return 0
 
 
 def _output_folder(arguments: Namespace) -> Path:
-    """Return the folder to write to; refuse one that holds something, and a call that chooses no threshold."""
+    """Return the output folder. Raise an error if it is not empty, or if no option chooses a threshold."""
     output: Path = arguments.output
     chosen = any(getattr(arguments, name) is not None for name in ("accept", "threshold", "cost", "labels", "images"))
     if not chosen and not arguments.left_out:
         raise MedicError(
-            "--output: choose a threshold with --accept, --left-out, --threshold, --cost, --labels or --images"
+            "--output requires a threshold: add --accept, --left-out, --threshold, --cost, --labels or --images"
         )
-    # A new folder takes the place of an empty one, which would pull the current one from under the shell.
+    # An empty folder is replaced, unless it is the current one, which would leave the shell in a deleted folder.
     if output.exists() and not (output.is_dir() and not any(output.iterdir()) and not output.samefile(".")):
-        raise MedicError(f"--output {output} exists: give a new folder")
+        raise MedicError(f"--output {output} already exists: choose a new folder")
     return output
 
 
 def _print(effects: "list[Effect]", chosen: "Threshold | None", calibration: "Calibration") -> None:
-    """Print a row per threshold, from lenient to strict, and which images the columns are about."""
+    """Print one row per threshold, from lenient to strict, and explain the columns."""
     titles = {
         "accepted": "known accepted",
-        "named": "and named correctly",
+        "named": "and classified correctly",
         "rejected": "unknown rejected",
         "unlabelled": "images accepted",
     }
@@ -137,18 +137,20 @@ def _print(effects: "list[Effect]", chosen: "Threshold | None", calibration: "Ca
         rates = {title: f"{100 * getattr(effect, name):.1f}" for name, title in present.items()}
         rows.append({"": mark, "rule": threshold.rule, "threshold": f"{threshold.display_value:.6g}", **rates})
     print_rows(rows, numeric=["threshold", *present.values()])
-    notes = ["• the model's threshold", *(["→ the chosen one"] if chosen is not None else [])]
+    notes = ["• current threshold", *(["→ chosen threshold"] if chosen is not None else [])]
     if (labelled := calibration.labelled) is not None:
         known = int((labelled.label >= 0).sum())
         others = len(labelled.label) - known
-        notes.append(f"in percent of {known:,} known and {others:,} unknown images: {labelled.about}")
+        notes.append(f"percentages of {known:,} known and {others:,} unknown images: {labelled.about}")
     if calibration.unlabelled is not None:
-        notes.append(f"images accepted: of {counted(len(calibration.unlabelled.logits), 'image')} without labels")
+        notes.append(
+            f"images accepted: percentage of {counted(len(calibration.unlabelled.logits), 'unlabelled image')}"
+        )
     print()
     for note in notes:
         print(note)
     if labelled is not None and labelled.others:
         some = ", ".join(labelled.others[:5])
-        print(f"taken for unknown, as no class of the model: {some}{', …' if len(labelled.others) > 5 else ''}")
+        print(f"classes not in the model, treated as unknown: {some}{', …' if len(labelled.others) > 5 else ''}")
     if labelled is not None:
-        print("`accept P %` holds for new images from where these are from; in another domain fewer may be accepted")
+        print("`accept P %` holds for new images from the same domains; in other domains, fewer images may be accepted")

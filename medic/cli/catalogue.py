@@ -1,8 +1,8 @@
-"""The names that the command line lists and completes, in a file, so that a list or a typo does not wait for torch.
+"""Cached names for listing, completion and spelling suggestions, so that none of these has to import torch.
 
-Methods and benchmarks are defined beside code that imports torch, which takes seconds. `catalogue.json` holds what is
-listed of them. It is used only if the modules that define the names are those it was made from. After a change to
-them, `python -m medic.cli.catalogue` writes it anew.
+Importing the modules that define methods and benchmarks takes seconds, because they import torch. `catalogue.json`
+caches the names and descriptions. It is used only if its fingerprint matches these modules. After changing one of them,
+run `python -m medic.cli.catalogue` to update the file.
 """
 
 import hashlib
@@ -25,11 +25,11 @@ DEFINED = (
     "models/heads.py", "objectives/losses.py", "objectives/penalties/*.py", "openset/registry.py",
     "openset/thresholds.py", "results/paper_tables.py", "tasks/samplers.py", "training/averaging.py",
 )  # fmt: skip
-"""The modules that define what is listed, by patterns below the package."""
+"""Glob patterns of the modules that define the listed names, relative to the package."""
 
 
 def fingerprint() -> str:
-    """Return the hash of the modules that define what is listed."""
+    """Return the hash of the modules that define the listed names."""
     digest = hashlib.sha256()
     for path in sorted(path for pattern in DEFINED for path in FILE.parents[1].glob(pattern)):
         digest.update(path.read_bytes())
@@ -37,7 +37,7 @@ def fingerprint() -> str:
 
 
 def stored() -> Mapping[str, Any] | None:
-    """Return the file, or None if it is outdated, or torch is imported, so that nobody waits for the registries."""
+    """Return the cached catalogue, or None if it is outdated or torch is already imported."""
     return None if "torch" in sys.modules else _read()
 
 
@@ -51,7 +51,7 @@ def _read() -> Mapping[str, Any] | None:
 
 
 def rows(kind: str, make: Callable[[], list[dict[str, Any]]], imports: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the entries of one kind, with those of installed packages and imports: from the file, or new ones."""
+    """Return all entries of one kind, including those of installed packages and imports. `make` builds them."""
     group = f"medic.{kind}"
     if imports or installed(group):
         from medic.config.imports import execute
@@ -68,12 +68,12 @@ def rows(kind: str, make: Callable[[], list[dict[str, Any]]], imports: Sequence[
 
 
 def load() -> Mapping[str, Any]:
-    """Return the catalogue: the file, or what it would hold."""
+    """Return the cached catalogue, or build a new one."""
     return stored() or make()
 
 
 def make() -> dict[str, Any]:
-    """Make the catalogue from the registries."""
+    """Build the catalogue from the registries."""
     from medic.data import BENCHMARKS, list_datasets
     from medic.methods import list_methods
     from medic.results.paper_tables import list_tables
@@ -89,9 +89,9 @@ def make() -> dict[str, Any]:
 
 
 def _values() -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield the values of settings that a registry defines, for completion."""
+    """Yield settings whose values are defined by a registry, with these values."""
     from medic.data import RECIPES
-    from medic.methods import METHODS  # first, because systems add to the registries
+    from medic.methods import METHODS  # first, because it fills the other registries
     from medic.models import HEADS, LAYERS, OURS
     from medic.models.hub import V1
     from medic.objectives import OBJECTIVES, PENALTIES
@@ -114,21 +114,23 @@ def _values() -> Iterator[tuple[str, Sequence[str]]]:
 
 
 GROUPS = ("medic.methods", "medic.datasets", "medic.scores")
-"""The entry points of installed packages, which may define any name."""
+"""Entry-point groups through which installed packages may define names."""
 NOUNS = {"threshold": "threshold rule"} | {
     name: name for name in ("score", "head", "layer", "objective", "penalty", "sampling", "averaging")
 }
-"""The settings whose values have names, and what messages call them."""
+"""Settings whose values are names, with the noun used in messages."""
 
 
 def check_names(settings: Mapping[str, Any], dataset: str | None = None) -> None:
-    """Refuse an unknown name of a part, dataset or domain before torch is imported; a run checks all settings again.
+    """Raise an error for an unknown method, part, dataset or domain, before torch is imported.
 
-    `dataset` is the one to use if the settings name none; None if a table or another run supplies it. Names that an
-    imported file or an installed package may define are left to the run.
+    Names that an import or an installed package may define are not checked here; the run checks all settings again.
+    `dataset` is the default dataset, or None if a table or another run determines it.
     """
     if "," in str(method := settings.get("method")):
-        raise MedicError(f"method {method!r}: a run has one; `medic sweep --span method={method}` trains several")
+        raise MedicError(
+            f"expected one method, got {method!r}: use `medic sweep --span method={method}` to train several"
+        )
     if settings.get("root") and "dataset" not in settings and dataset is not None:
         raise MedicError("--root requires --dataset; for your own images use --dataset folder")
     contents = stored()
@@ -142,7 +144,7 @@ def check_names(settings: Mapping[str, Any], dataset: str | None = None) -> None
     domains = {row["dataset"]: list(row["domains"]) for row in contents["datasets"]}
     if not isinstance(dataset := settings.get("dataset", dataset), str):
         return
-    if ":" in dataset:  # a function of the user's
+    if ":" in dataset:  # a user-defined function
         return
     _check_name("dataset", dataset, list(domains))
     own = domains.get(respelled(dataset, domains), [])
@@ -159,13 +161,13 @@ def check_paths(settings: Mapping[str, Any]) -> None:
     """
     root, weights, extended, output = (settings.get(name) for name in ("root", "weights", "extend", "output"))
     names = stored()
-    if root is not None and names is not None and not Path(root).is_file():  # a table
+    if root is not None and names is not None and not Path(root).is_file():  # a file is a table
         dataset = respelled(str(settings.get("dataset")), names["roots"])
-        if dataset in names["roots"] or "dataset" not in settings:  # otherwise that of an imported file
-            check_root(Path(root), names["roots"].get(dataset, ": give the folder that the dataset is in"))
+        if dataset in names["roots"] or "dataset" not in settings:  # other datasets come from imported files
+            check_root(Path(root), names["roots"].get(dataset, ": pass the folder that contains the dataset"))
     if weights is not None:
         check_weights_file(weights)
-    if extended is not None and not HASH.fullmatch(extended):  # as the settings of a run have it
+    if extended is not None and not HASH.fullmatch(extended):  # a hash, as in the settings of a run
         check_run(Path(extended))
     check_files(settings.get("imports") or ())
     if output is not None:

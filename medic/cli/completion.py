@@ -1,4 +1,4 @@
-"""`medic completion`: a script that completes commands, options and values in a shell."""
+"""The `medic completion` command: shell completion for commands, options and values."""
 
 from argparse import Action, ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,11 +10,12 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Add the name of the shell."""
+    """Add the shell argument."""
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
     parser.epilog = (
-        "Load it once with `source <(medic completion bash)` (bash, zsh) or `medic completion fish | source`, or in "
-        "every new shell by adding that line to ~/.bashrc, ~/.zshrc or ~/.config/fish/config.fish."
+        "To enable completion in the current shell, run `source <(medic completion bash)` (or zsh), or "
+        "`medic completion fish | source`. To enable it in every new shell, add that line to ~/.bashrc, ~/.zshrc or "
+        "~/.config/fish/config.fish."
     )
 
 
@@ -31,15 +32,15 @@ class Option(NamedTuple):
     names: tuple[str, ...]
     help: str
     takes: bool
-    """Whether it takes a value."""
+    """Whether the option takes a value."""
     several: bool
-    """Whether it takes any number of values."""
+    """Whether the option takes any number of values."""
     values: tuple[str, ...]
-    """The values that it may have, as far as they can be listed."""
+    """The possible values, if they can be listed."""
 
 
 class Command(NamedTuple):
-    """A command with its options, and the values of its positional arguments."""
+    """A command with its options and the possible values of its positional arguments."""
 
     name: str
     help: str
@@ -64,13 +65,13 @@ def _commands() -> Iterator[Command]:
             for action in parser._actions
             if action.option_strings
         ]
-        options.append(Option(("--help",), "list the options", False, False, ()))
+        options.append(Option(("--help",), "show the help", False, False, ()))
         positional_values = tuple(value for action in positionals(parser) for value in _values(contents, name, action))
         yield Command(name, about, tuple(options), positional_values)
 
 
 def _values(contents: Any, command: str, action: Action) -> tuple[str, ...]:
-    """Return the values of an argument: its choices, or names of the catalogue."""
+    """Return the possible values of an argument: its choices, or names from the catalogue."""
     from medic.analysis import ANALYSES
 
     if action.choices is not None:
@@ -86,12 +87,12 @@ def _values(contents: Any, command: str, action: Action) -> tuple[str, ...]:
 
 
 def bash_script(commands: Sequence[Command], shell: str) -> str:
-    """Return the script for bash; zsh runs it too, by its emulation of bash's completion."""
+    """Return the script for bash. zsh runs it too, through bashcompinit."""
     cases: list[str] = []
     for command in commands:
         by_values: dict[tuple[str, ...], list[str]] = {}
         for option in command.options:
-            if option.takes:  # the option, and how many words before the word it may be
+            if option.takes:  # option=distance, the number of words from the option to the current word
                 patterns = [f"{name}={'*' if option.several else '1'}" for name in option.names]
                 by_values.setdefault(option.values, []).extend(patterns)
         cases.append(f"    {command.name})")
@@ -154,6 +155,6 @@ def fish_script(commands: Sequence[Command]) -> str:
 
 
 def _quoted(words: Iterable[str]) -> str:
-    """Return words as one argument of a shell."""
-    joined = " ".join(words).replace("'", "’")  # the shells escape this character in different ways
+    """Quote words as a single shell argument."""
+    joined = " ".join(words).replace("'", "’")  # shells differ in how they escape an apostrophe
     return f"'{joined}'"

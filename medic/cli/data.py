@@ -1,4 +1,4 @@
-"""`medic data check` and `medic data fetch`."""
+"""The `medic data check` and `medic data fetch` commands."""
 
 import csv
 import io
@@ -23,48 +23,56 @@ if TYPE_CHECKING:
     from medic.runs.run import Run
 
 MAX_LISTED = 5
-"""The number of items of a list that are printed before the others are counted."""
+"""Maximum number of items to print per list. The rest is only counted."""
 COLUMNS = (
     "finding", "between", "path", "domain", "class", "other_path", "other_domain", "other_class", "probability",
 )  # fmt: skip
-"""The columns of `--output`."""
+"""Columns of the `--output` file."""
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Add the action, the dataset and the options of both actions."""
+    """Add the action, the dataset, and the options of both actions."""
     parser.add_argument(
         "action",
         nargs="?",
         choices=("check", "fetch"),
         metavar="ACTION",
-        help="check: compare the images on disk with the published counts; fetch: download a dataset",
+        help="check: verify the images on disk; fetch: download a dataset",
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="dataset (see `medic datasets`)")
-    parser.add_argument("--root", type=Path, metavar="DIR", help="folder with the images, or to download into")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="dataset (`medic datasets` lists all)")
+    parser.add_argument(
+        "--root", type=Path, metavar="DIR", help="folder that contains the images, or to download them to"
+    )
     parser.add_argument(
         "--runs",
         nargs="*",
         action="extend",
         default=[],
         metavar="RUN",
-        help="check: finished runs on these images, whose validation predictions reveal labels that are probably wrong",
+        help="check: finished runs on these images, used to find labels that are probably wrong",
     )
     parser.add_argument(
-        "-o", "--output", type=output_file, metavar="FILE", help="check: CSV file for all copies and wrong labels"
+        "-o",
+        "--output",
+        type=output_file,
+        metavar="FILE",
+        help="check: CSV file to write all duplicates and suspicious labels to",
     )
-    parser.add_argument("--url", metavar="URL", help="fetch: another address to download from")
-    parser.add_argument("--archive", type=input_file, metavar="FILE", help="fetch: an archive on disk")
+    parser.add_argument("--url", metavar="URL", help="fetch: URL to download from instead of the default")
+    parser.add_argument(
+        "--archive", type=input_file, metavar="FILE", help="fetch: archive on disk to extract instead of downloading"
+    )
 
 
 def run(arguments: Namespace) -> int:
     """Check or fetch a dataset."""
     action, root = arguments.action, arguments.root
     if action is None:
-        raise MedicError("no action: use `medic data check NAME --root DIR` or `medic data fetch NAME --root DIR`")
+        raise MedicError("missing action: use `medic data check NAME --root DIR` or `medic data fetch NAME --root DIR`")
     if arguments.name is None:
         own = f"for your own images, `medic data check folder --root {quote(str(root or 'DIR'))}`"
-        way = f"{own}; `medic datasets` lists all" if action == "check" else "`medic datasets` lists them"
-        raise MedicError(f"no dataset given: use `medic data {action} NAME`; {way}")
+        way = f"{own}; `medic datasets` lists all" if action == "check" else "`medic datasets` lists all"
+        raise MedicError(f"missing dataset: use `medic data {action} NAME`; {way}")
     known = [row["dataset"] for row in catalogue.rows("datasets", make_rows)]
     if Path(arguments.name).is_dir() and arguments.name not in known:
         raise MedicError(
@@ -74,16 +82,18 @@ def run(arguments: Namespace) -> int:
     others = ("runs", "output") if action == "fetch" else ("url", "archive")
     for name in others:
         if getattr(arguments, name):
-            raise MedicError(f"--{name} is an option of `medic data {'check' if action == 'fetch' else 'fetch'}`")
+            raise MedicError(
+                f"--{name} works only with `medic data {'check' if action == 'fetch' else 'fetch'}`: omit it"
+            )
     if action == "fetch" and root is None:
-        raise MedicError(f"no root given: use `medic data fetch {arguments.name} --root DIR`")
+        raise MedicError(f"missing --root: use `medic data fetch {arguments.name} --root DIR`")
     if action == "check":
         catalogue.check_paths({"dataset": arguments.name, "root": root})
     for run in arguments.runs:
         check_run(Path(run))
     if arguments.output is not None and arguments.output.suffix.lower() != ".csv":
-        raise MedicError(f"output {arguments.output} does not end in .csv: rename it")
-    from medic.data import benchmark  # now, because it imports torch
+        raise MedicError(f"--output must end in .csv, got {arguments.output}")
+    from medic.data import benchmark  # deferred, because it imports torch
 
     bench = benchmark(arguments.name)
     if action == "fetch":
@@ -107,25 +117,25 @@ def _check(bench: "Benchmark", root: Path | None, runs: Sequence[str], output: P
     if len(rows[0]) > 14:  # a column per class would not fit
         rows = [{"domain": row["domain"], "images": row["images"]} for row in rows]
     print_rows(rows, numeric=list(rows[0])[1:])
-    _print_list("different from the published counts", report.differences)
-    _print_list("left out", report.extra)
+    _print_list("differences from the published counts", report.differences)
+    _print_list("ignored", report.extra)
     _print_list("unreadable", report.bad)
     if root is not None and (others := other_files(root)):
         print(f"not read: {', '.join(f'{count:,} {kind}' for kind, count in others.most_common(MAX_LISTED))}")
     if bench.counts and not report.differences:
-        print("counts: as published")
+        print("counts: match the published counts")
     if not report.bad:
-        print("damaged images: none; every image was read")
+        print("unreadable images: none")
     if report.equal is not None and report.similar is not None:
         _print_copies(report.equal, report.similar)
     else:
-        print("copies: not looked for, because the images are built in")
+        print("duplicates: not checked for built-in images")
     suspects: list[Suspect] = []
     if opened:
         suspects = _wrong_labels(opened, report.places())
     if output is not None:
         _write(output, report, suspects)
-    print(f"hash of the images: {report.hash}")
+    print(f"image hash: {report.hash}")
     return 0 if report.fine else 1
 
 
@@ -136,7 +146,7 @@ def _open_runs(paths: Sequence[str]) -> "list[Run]":
 
 
 def _wrong_labels(runs: "Sequence[Run]", places: Mapping[str, "Place"]) -> "list[Suspect]":
-    """Print the labels that are probably wrong, and return all of them."""
+    """Print the first labels that are probably wrong, and return all of them."""
     from medic.analysis.wrong_labels import held_out, wrong_labels
 
     predicted = held_out(runs, {name: place.label for name, place in places.items()})
@@ -157,13 +167,13 @@ def _wrong_labels(runs: "Sequence[Run]", places: Mapping[str, "Place"]) -> "list
         print(f"  and {len(suspects) - 2 * MAX_LISTED:,} more")
     known = set(predicted.classes)
     if others := sum(place.label in known for place in places.values()) - count:
-        how = "none of these runs held them out, add runs of other seeds"
-        print(f"labels that were not checked: {others:,} images of known classes ({how})")
+        how = "no run held them out; add runs with other seeds"
+        print(f"labels not checked: {others:,} images of known classes ({how})")
     return suspects
 
 
 def _write(output: Path, report: "Check", suspects: Sequence["Suspect"]) -> None:
-    """Write every finding as a row of a CSV file."""
+    """Write all findings to a CSV file, one per row."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(COLUMNS)
@@ -187,21 +197,21 @@ def _cells(*values: str) -> list[str]:
 
 
 def _print_copies(equal: "Found", similar: "Found") -> None:
-    """Print images that occur twice, the most serious first."""
+    """Print duplicate images, the most serious kind first."""
     from medic.data.duplicates import Relation
 
     kinds = (
-        (equal, Relation.DOMAINS, "the same image in two domains (a model is tested on what it was trained on)"),
-        (similar, Relation.DOMAINS, "similar images in two domains (perhaps copies)"),
+        (equal, Relation.DOMAINS, "the same image in two domains (the model is tested on a training image)"),
+        (similar, Relation.DOMAINS, "similar images in two domains (possible duplicates)"),
         (equal, Relation.CLASSES, "the same image in two classes (one of the labels is wrong)"),
-        (similar, Relation.CLASSES, "similar images in two classes (perhaps copies with a wrong label)"),
-        (equal, Relation.WITHIN, "the same image twice in a domain and class"),
-        (similar, Relation.WITHIN, "similar images in a domain and class (perhaps copies)"),
+        (similar, Relation.CLASSES, "similar images in two classes (possible duplicates with a wrong label)"),
+        (equal, Relation.WITHIN, "the same image twice in one domain and class"),
+        (similar, Relation.WITHIN, "similar images in one domain and class (possible duplicates)"),
     )
     for copies, relation, title in kinds:
         lines = [_copy_text(copy, " = " if copies is equal else " ≈ ") for copy in copies.of(relation)[:MAX_LISTED]]
         _print_list(title, lines, copies.counts[relation])
-    for copies, title in ((equal, "equal images"), (similar, "similar images")):
+    for copies, title in ((equal, "identical images"), (similar, "similar images")):
         if not sum(copies.counts.values()):
             print(f"{title}: none")
 
@@ -214,7 +224,7 @@ def _copy_text(copy: "Copy", sign: str) -> str:
 
 
 def _print_list(title: str, lines: Sequence[str], count: int | None = None) -> None:
-    """Print the first lines of a list of `count` lines; by default as many as there are."""
+    """Print the first lines of a list. `count` is the full number of items (default: the number of lines)."""
     count = len(lines) if count is None else count
     if not count:
         return

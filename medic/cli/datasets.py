@@ -1,4 +1,4 @@
-"""`medic datasets`."""
+"""The `medic datasets` command."""
 
 from argparse import ArgumentParser, Namespace
 from typing import Any
@@ -9,19 +9,19 @@ from medic.errors import check_choice, respelled
 from medic.reports.terminal import print_facts, print_rows
 
 HINT = """
-digits is built in. `medic datasets NAME` shows the classes of a benchmark, where its images are searched
-for, and the defaults of a run on it."""
+digits is built in. Run `medic datasets NAME` to see the classes of a benchmark, the expected folder layouts,
+and the default settings for its runs."""
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Add the name of a dataset and the output format."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a dataset, to show all of its details")
+    """Add the dataset name and the output format."""
+    parser.add_argument("name", nargs="?", metavar="NAME", help="show the details of this dataset")
     parser.add_argument("--json", action="store_true", help="print as JSON")
-    add_import_option(parser, "Python file or module to execute, whose datasets are listed too")
+    add_import_option(parser, "Python file or module to execute first, whose datasets are also listed")
 
 
 def run(arguments: Namespace) -> int:
-    """List the benchmarks, or show one with its classes, its layouts and the defaults of a run on it."""
+    """List the benchmarks, or show the classes, layouts and default settings of one."""
     entries = {entry["dataset"]: entry for entry in catalogue.rows("datasets", make_rows, arguments.imports)}
     if arguments.name is not None:
         rows: list[dict[str, Any]] = [entries[check_choice("dataset", respelled(arguments.name, entries), entries)]]
@@ -41,7 +41,7 @@ def run(arguments: Namespace) -> int:
 
 
 def make_rows() -> list[dict[str, Any]]:
-    """Return what is listed; importing this module does not import torch."""
+    """Return one entry per dataset. Unlike importing this module, this imports torch."""
     from medic.data import list_datasets
 
     return list_datasets()

@@ -1,4 +1,4 @@
-"""`medic demo`: compare two methods on the built-in benchmark over several seeds, in a minute and a half."""
+"""The `medic demo` command, which compares two methods on the built-in benchmark in a minute and a half."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 BASE, COMPARED = "erm", "medic++"
 DOMAINS = ("handwritten", "printed", "blended", "street")
-"""The domains of the built-in digits, which are not imported for the help text, because they import torch."""
+"""Domains of the built-in digits. Listed here because importing the dataset would import torch."""
 SHORT = {"images": 36, "averaging": "none"}
-"""Settings that make a run short, and that were chosen by run time alone; all others are the defaults."""
-SHORTNESS = "These runs are too short to converge: they show how fast the methods learn, not how good they become."
+"""Settings that shorten a run, chosen by run time alone. All other settings are defaults."""
+SHORTNESS = "These runs are too short to converge. They show how fast the methods learn, not how good they become."
 COLUMNS = tuple(METRICS[key] for key in ("acc", "hscore", "oscr_c", "oscr_b"))
 EXECUTOR = "local"
 RANKED = METRICS["oscr_b"]
-"""The metric that orders the two methods: OSCR by the one-vs-all head, which both have."""
+"""Metric that ranks the two methods: OSCR with the score of the one-vs-all head, which both methods have."""
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -32,27 +32,27 @@ def add_options(parser: ArgumentParser) -> None:
         "--target",
         choices=DOMAINS,
         metavar="DOMAIN",
-        help=f"target domain, which is never trained on: {', '.join(DOMAINS)} (default: street)",
+        help=f"target domain, never used for training: {', '.join(DOMAINS)} (default: street)",
     )
     parser.add_argument("--all", action="store_true", help="use every domain as the target in turn")
-    parser.add_argument("--seeds", type=count, default=5, metavar="N", help="runs of each method (default: 5)")
+    parser.add_argument("--seeds", type=count, default=5, metavar="N", help="number of seeds per method (default: 5)")
     parser.add_argument(
-        "--iterations", type=count, default=180, metavar="N", help="outer updates of each run (default: 180)"
+        "--iterations", type=count, default=180, metavar="N", help="number of outer updates per run (default: 180)"
     )
     parser.add_argument(
-        "--output", type=output_folder, default="demo", metavar="DIR", help="directory to write to (default: demo)"
+        "--output", type=output_folder, default="demo", metavar="DIR", help="output directory (default: demo)"
     )
     add_device_option(parser, default="auto")
 
 
 def run(arguments: Namespace) -> int:
-    """Train both methods with the one-vs-all head, print their numbers and the spread over seeds, and write a page."""
+    """Train both methods with the one-vs-all head, print the metrics by seed, and write an HTML report."""
     if arguments.all and arguments.target is not None:
-        raise MedicError("--all and --target exclude each other: give one of them")
+        raise MedicError("--all and --target cannot be combined: use only one of them")
     targets = "every domain" if arguments.all else arguments.target or "street"
     seeds = counted(arguments.seeds, "seed")
     print(f"training {BASE} and {COMPARED} on the built-in digits, target {targets}, {seeds}", flush=True)
-    from medic.reports.run_page import write_report  # now, because it imports torch
+    from medic.reports.run_page import write_report  # deferred, because it imports torch
     from medic.reports.table_page import write_table_report
     from medic.results.runs import find_runs
     from medic.results.tabulate import tabulate
@@ -88,7 +88,7 @@ def run(arguments: Namespace) -> int:
 
 
 def print_tables(table: "Table") -> str:
-    """Print the mean of every metric, and OSCR by seed; return a sentence about the order of the two methods."""
+    """Print the mean of every metric, and OSCR by seed. Return a sentence that says which method is ahead."""
     from medic.results.table import written
 
     column = table.columns_with_average[-1]
@@ -115,7 +115,7 @@ def print_tables(table: "Table") -> str:
 
 
 def _by_seed(row: "Row") -> dict[int, float]:
-    """Return the ranked metric of a row by seed, as the mean over targets."""
+    """Return the ranking metric of a row by seed, averaged over targets."""
     values: dict[int, list[float]] = {}
     for pick in row.picks:
         if (value := pick.value(RANKED)) is not None:
@@ -124,7 +124,7 @@ def _by_seed(row: "Row") -> dict[int, float]:
 
 
 def describe_order(differences: Sequence[float]) -> str:
-    """Return a sentence on whether the order of the two methods is the same for every seed."""
+    """Return a sentence that says which method is ahead, and whether that holds for every seed."""
     ahead, behind = (sum(sign * difference > 0 for difference in differences) for sign in (1, -1))
     seeds = len(differences)
     if seeds > 1 and seeds in (ahead, behind):

@@ -1,4 +1,4 @@
-"""`medic evaluate`."""
+"""The `medic evaluate` command."""
 
 import json
 import math
@@ -22,70 +22,81 @@ if TYPE_CHECKING:
     from medic.runs.spectrum import UnknownImages
 
 MAX_CONFUSIONS = 10
-"""The number of confusions that are printed."""
+"""Maximum number of confusions to print."""
 GROUPS = 30
-"""The number of groups that are printed."""
+"""Maximum number of groups to print."""
 
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic evaluate`."""
-    parser.add_argument("run", nargs="?", metavar="RUN", help="directory of a finished run")
+    parser.add_argument("run", nargs="?", metavar="RUN", help="finished run directory")
     parser.add_argument(
-        "--score", metavar="NAME", help="cls, bcls, max-logit, energy, knn, … (default: all available ones)"
+        "--score",
+        metavar="NAME",
+        help="confidence score: cls, bcls, max-logit, energy, knn, … (default: all available)",
     )
     parser.add_argument(
         "--threshold",
         metavar="RULE|X",
-        help="source, fixed, hard, two-components, oracle-10, or a number as for `medic predict` (default: the run's)",
+        help="threshold rule (source, fixed, hard, two-components, oracle-10) or value (default: the run's rule)",
     )
-    parser.add_argument("--rerun", action="store_true", help="run the model on the images again")
-    add_device_option(parser, "for --rerun and --unknown-folder: ")
-    add_import_option(parser, "Python file or module to execute first: a run's own, for --rerun, or one with a score")
+    parser.add_argument(
+        "--rerun",
+        action="store_true",
+        help="run the model on the images again, instead of reading its saved predictions",
+    )
+    add_device_option(parser, "device for --rerun and --unknown-folder: ")
+    add_import_option(parser, "Python file or module to execute first, if --rerun or --score requires one")
     parser.add_argument(
         "--unknown-folder",
         nargs="+",
         action="extend",
         default=[],
         metavar="DIR",
-        help="folders of further unknown images, such as photographs of something else",
+        help="folders with additional unknown images",
     )
-    parser.add_argument("--per-class", action="store_true", help="print every class, and the strongest confusions")
-    parser.add_argument("--by", metavar="COLUMN", help="print groups of images, the worst first: domain, class, …")
+    parser.add_argument(
+        "--per-class", action="store_true", help="print results per class, and the most frequent confusions"
+    )
+    parser.add_argument("--by", metavar="COLUMN", help="print results per group, worst first: domain, class, …")
     parser.add_argument(
         "--groups",
         type=input_file,
         metavar="FILE",
-        help="file with the columns path and COLUMN of --by: .csv, .parquet, …",
+        help="file with columns path and COLUMN, for --by: .csv, .parquet, …",
     )
-    files = parser.add_argument_group("predictions of another program, in place of a run")
+    files = parser.add_argument_group("predictions of another program, instead of a run")
     files.add_argument(
-        "--predictions", type=input_file, metavar="FILE", help=".csv, .jsonl, .parquet or .npz with a row per image"
+        "--predictions",
+        type=input_file,
+        metavar="FILE",
+        help="file with one row per image: .csv, .jsonl, .parquet or .npz",
     )
     files.add_argument(
         "--labels",
         type=input_file,
         metavar="FILE",
-        help="file with the columns path and class, if FILE has no true classes",
+        help="file with columns path and class, if the predictions contain no true classes",
     )
     files.add_argument(
-        "--known", nargs="*", action="extend", default=[], metavar="CLASS", help="known classes; others are unknown"
+        "--known", nargs="*", action="extend", default=[], metavar="CLASS", help="known classes; all others are unknown"
     )
     parser.add_argument("--json", action="store_true", help="print as JSON")
 
 
 def run(arguments: Namespace) -> int:
-    """Print every metric of a run, with a column per score, or its classes and groups."""
+    """Print the metrics of a run or of a predictions file, or break them down by class or group."""
     if (arguments.run is None) == (arguments.predictions is None):
-        raise MedicError("give one of them: the directory of a RUN, or --predictions FILE")
+        raise MedicError("expected either a RUN directory or --predictions FILE")
     if arguments.groups is not None and arguments.by is None:
-        raise MedicError("--groups is only used with --by: add --by COLUMN, or leave out --groups")
+        raise MedicError("--groups requires --by: add --by COLUMN, or omit --groups")
     if arguments.device is not None and not arguments.rerun and not arguments.unknown_folder:
-        raise MedicError("--device is only used with --rerun and --unknown-folder: leave it out")
+        raise MedicError("--device requires --rerun or --unknown-folder: omit --device")
     if arguments.predictions is not None:
         return _evaluate_file(arguments)
     for name in ("labels", "known"):
         if getattr(arguments, name):
-            raise MedicError(f"--{name} is only used with --predictions: leave it out")
+            raise MedicError(f"--{name} requires --predictions: omit it for a run")
     user_rule = None if arguments.threshold is None else _rule(arguments.threshold)
     check_names({"score": arguments.score, "threshold": user_rule, "imports": arguments.imports})
     check_run(Path(arguments.run))
@@ -99,10 +110,10 @@ def run(arguments: Namespace) -> int:
     if arguments.per_class or arguments.by:
         if arguments.rerun or arguments.unknown_folder:
             option = "--rerun" if arguments.rerun else "--unknown-folder"
-            raise MedicError(f"--per-class and --by read the predictions of the run: leave out {option}")
+            raise MedicError(f"--per-class and --by use the saved predictions of the run: omit {option}")
         from medic.runs.reevaluate import make_decisions
 
-        # By domain, the sources are worth a look beside the target.
+        # By domain, show the sources next to the target.
         grouped, score = make_decisions(run, arguments.score, rule, sources=arguments.by in ("domain", "split"))
         decisions = grouped.where(grouped.columns["split"] == "target")
         tested_on = "held-out images" if not run.config.data.target else ", ".join(run.config.data.target)
@@ -121,7 +132,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _rule(text: str) -> str | float:
-    """Return a threshold that is given as a number, or the name of a rule."""
+    """Parse a threshold: a number, or the name of a rule."""
     try:
         return float(text)
     except ValueError:
@@ -129,7 +140,7 @@ def _rule(text: str) -> str | float:
 
 
 def _format_threshold(score: str, threshold: float) -> str:
-    """Return a threshold for people, on the scale of `medic predict`."""
+    """Format a threshold on the scale that `medic predict` uses."""
     from medic.openset import Threshold, get_score
 
     return f"{Threshold.of(threshold, '', get_score(score).probability).display_value:.6g}"
@@ -165,7 +176,7 @@ def _evaluate_run(run: "Run", arguments: Namespace, rule: str | float) -> int:
             print(f"\nby domain, {score}:")
             _print_domains(parts)
     if unknown:
-        print(f"\nunknown images by place, {arguments.score or own}: AUROC against known images, in percent")
+        print(f"\nunknown images by origin, {arguments.score or own}: AUROC against known images, in percent")
         _print_spectrum(unknown)
     return 0
 
@@ -173,10 +184,9 @@ def _evaluate_run(run: "Run", arguments: Namespace, rule: str | float) -> int:
 def _measure_spectrum(
     run: "Run", arguments: Namespace, rule: str | float, outputs: "Outputs", measured: Mapping[str, Any]
 ) -> "list[UnknownImages]":
-    """Return the unknown images by place.
+    """Return the results for unknown images, by origin.
 
-    A run without a target has one place alone. The run's score may be lacking, or not go with the rule: then there is
-    nothing to show, unless the user asks for it.
+    Without `--unknown-folder`, the result is empty if the run has no target or its score is unavailable.
     """
     from medic.runs.spectrum import measure_spectrum
 
@@ -187,7 +197,7 @@ def _measure_spectrum(
 
 
 def _print_spectrum(unknown: "Sequence[UnknownImages]") -> None:
-    """Print how well known images of the sources, of the target, and of both are told from unknown ones."""
+    """Print how well unknown images are separated from known images of the sources, the target, and both."""
     rows = [
         {
             "unknown images from": row.place,
@@ -203,21 +213,21 @@ def _print_spectrum(unknown: "Sequence[UnknownImages]") -> None:
 
 
 def _seen_by(name: str) -> str:
-    """Return what a threshold rule has seen of the target, if anything."""
+    """Return a note if a threshold rule uses target data, otherwise an empty string."""
     from medic.openset import RULES
 
     rule = RULES.get(name)
     if rule is None or not (rule.oracle or rule.transductive):
         return ""
     if rule.oracle:
-        return f"{name} is the best of ten thresholds by target labels: H-score, acc_k and acc_u are no valid result"
-    return f"{name} has seen the target's images without labels (transductive): H-score, acc_k and acc_u depend on them"
+        return f"{name} uses target labels to pick a threshold: H-score, acc_k and acc_u are not valid results"
+    return f"{name} uses unlabelled target images (transductive), which affects H-score, acc_k and acc_u"
 
 
 def _print_metrics(columns: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print a row per metric."""
+    """Print one row per metric."""
     known = dict.fromkeys(key for values in columns.values() for key in values)
-    # Other scores have their own column, and the threshold is not a percentage.
+    # Other scores are separate columns, and the threshold is not a percentage.
     apart = ("score", "threshold", "threshold_rule", "oscr_c", "oscr_b")
     keys = [key for key in known if "/" not in key and key not in apart]
     rows = [
@@ -242,7 +252,7 @@ def _print_domains(parts: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _text(key: str, value: Any) -> str:
-    """Return the value of a metric for people, most often in percent."""
+    """Format the value of a metric, usually in percent."""
     if value is None:
         return "–"
     scale = find_metric(key).scale
@@ -250,12 +260,12 @@ def _text(key: str, value: Any) -> str:
 
 
 def _evaluate_file(arguments: Namespace) -> int:
-    """Print every metric of a file of predictions, or its classes and groups."""
+    """Print the metrics of a predictions file, or break them down by class or group."""
     from medic.evaluation.prediction_files import read_decisions
 
     for name in ("score", "rerun", "unknown_folder"):
         if getattr(arguments, name):
-            raise MedicError(f"--{name.replace('_', '-')} needs a run: leave it out with --predictions")
+            raise MedicError(f"--{name.replace('_', '-')} requires a run: omit it with --predictions")
     known = [name for names in arguments.known for name in names.split(",") if name]
     decisions = read_decisions(arguments.predictions, arguments.labels, known, _number(arguments.threshold))
     is_known = decisions.is_known
@@ -283,18 +293,18 @@ def _evaluate_file(arguments: Namespace) -> int:
 
 
 def _number(text: str | None) -> float | None:
-    """Return the threshold of a file of predictions."""
+    """Parse the threshold for a predictions file."""
     try:
         value = None if text is None else float(text)
     except ValueError:
         value = math.nan
     if value is not None and math.isnan(value):
-        raise MedicError(f"--threshold {text}: with --predictions, give a number on the scale of the confidence")
+        raise MedicError(f"with --predictions, --threshold must be a number on the scale of the confidence, got {text}")
     return value
 
 
 def _print_decisions(decisions: "Decisions", grouped: "Decisions", arguments: Namespace, about: str) -> None:
-    """Print the classes, confusions and groups that are asked for."""
+    """Print the requested results per class and per group."""
     if arguments.groups is not None:
         from medic.evaluation.prediction_files import with_column
 
@@ -334,23 +344,23 @@ def _print_classes(classes: Sequence["ClassResult"], confusions: Sequence["Confu
         for result in own:
             row = {"class": result.name, "images": f"{result.images:,}"}
             if known:
-                row |= {"Acc": _share(result.acc), "95 %": _interval(*wilson(result.acc or 0.0, result.images))}
+                row |= {"Acc": _share(result.acc), "95%": _interval(*wilson(result.acc or 0.0, result.images))}
                 row |= {"acc_k": _share(result.acc_k), "rejected": _share(result.rejected)} if decided else {}
             elif decided:
                 row |= {
                     "rejected": _share(result.rejected),
-                    "95 %": _interval(*wilson(result.rejected or 0.0, result.images)),
+                    "95%": _interval(*wilson(result.rejected or 0.0, result.images)),
                 }
             taken = "" if result.taken_for is None else f"{result.taken_for} ({_share(result.share)})"
-            rows.append({**row, "most often taken for": taken})
-        print_rows(rows, numeric=[name for name in rows[0] if name not in ("class", "most often taken for")])
-    print(f"\nstrongest confusions{' of accepted images' if decided else ''}{'' if confusions else ': none'}")
+            rows.append({**row, "most often predicted as": taken})
+        print_rows(rows, numeric=[name for name in rows[0] if name not in ("class", "most often predicted as")])
+    print(f"\nmost frequent confusions{' of accepted images' if decided else ''}{'' if confusions else ': none'}")
     if confusions:
         rows = [
             {
                 "class": confusion.true,
                 "kind": "known" if confusion.known else "unknown",
-                "taken for": confusion.taken_for,
+                "predicted as": confusion.taken_for,
                 "images": f"{confusion.images:,} of {confusion.of:,}",
                 "in percent": _share(confusion.share),
             }
@@ -362,11 +372,7 @@ def _print_classes(classes: Sequence["ClassResult"], confusions: Sequence["Confu
 
 
 def _print_groups(groups: Sequence["GroupResult"], column: str, decided: bool) -> None:
-    order = (
-        "the lowest H-score"
-        if all("hscore" in group.metrics for group in groups)
-        else "the lowest upper end of the interval"
-    )
+    order = "lowest H-score" if all("hscore" in group.metrics for group in groups) else "lowest upper bound"
     print(f"\nby {column}, in percent, {order} first:")
     keys = [
         key
@@ -379,17 +385,17 @@ def _print_groups(groups: Sequence["GroupResult"], column: str, decided: bool) -
             "known": f"{group.known:,}",
             "unknown": f"{group.unknown:,}",
             **({"correct": _share(_finite(group.correct))} if decided else {}),
-            "95 %": _interval(group.low, group.high),
+            "95%": _interval(group.low, group.high),
             **{METRICS[key].title: _share(group.metrics.get(key)) for key in keys},
         }
         for group in groups[:GROUPS]
     ]
     print_rows(rows, numeric=list(rows[0])[1:])
     if len(groups) > GROUPS:
-        print(f"and {len(groups) - GROUPS} better groups; --json prints all")
+        print(f"and {len(groups) - GROUPS} better groups; use --json to print all")
     if decided:
-        print("correct: known images that are accepted and named correctly, and unknown images that are rejected")
-    print(f"95 %: Wilson interval of {'correct' if decided else 'Acc'}")
+        print("correct: known images accepted and classified correctly, and unknown images rejected")
+    print(f"95%: Wilson confidence interval of {'correct' if decided else 'Acc'}")
 
 
 def _share(value: float | None) -> str:

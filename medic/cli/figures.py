@@ -1,4 +1,4 @@
-"""`medic figures`."""
+"""The `medic figures` command."""
 
 import logging
 from argparse import ArgumentParser, Namespace
@@ -16,34 +16,36 @@ logger = logging.getLogger(__name__)
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic figures`."""
-    parser.add_argument("folder", metavar="DIR", help="folder with runs")
+    parser.add_argument("folder", metavar="DIR", help="folder of runs")
     parser.add_argument(
         "-o",
         "--output",
         type=output_folder,
         default="figures",
         metavar="DIR",
-        help="where figures are written (default: figures)",
+        help="folder to write the figures to (default: figures)",
     )
     add_format_option(parser, ("pdf", "png", "svg"))
-    parser.add_argument("--only", nargs="*", action="extend", default=[], metavar="FIGURE", help="only these figures")
+    parser.add_argument(
+        "--only", nargs="*", action="extend", default=[], metavar="FIGURE", help="draw only these figures"
+    )
     add_measuring_options(parser)
 
 
 def run(arguments: Namespace) -> int:
-    """Draw every figure of the paper whose runs exist; report the commands that train missing runs."""
+    """Draw every figure of the paper whose runs exist, and log the commands that train missing runs."""
     from medic.results.runs import find_runs
 
     folder, output = Path(arguments.folder), arguments.output
     results = find_runs([folder]).finished
-    from medic.analysis import style  # now, because these import torch
+    from medic.analysis import style  # deferred, because these import torch
     from medic.analysis.figures import FIGURES
     from medic.analysis.result import MissingRuns
     from medic.runs.run import Run
 
     for name in arguments.only:
         check_choice("figure", name, FIGURES)
-    runs_folder = folder.parent if is_run(folder) else folder  # of a single run, the folder it is in
+    runs_folder = folder.parent if is_run(folder) else folder  # for a single run, the parent folder
     options = explicit_options(arguments, ("moments", "iterations", "root", "device"))
     missing = 0
     for figure in FIGURES.values():
@@ -58,7 +60,7 @@ def run(arguments: Namespace) -> int:
         except MissingRuns as error:
             missing += 1
             command = f"medic reproduce {error.table} --root DIR --output {quote(str(runs_folder))}"
-            logger.warning("figure %s: no %s; make them: %s", figure.name, error.what, command)
+            logger.warning("skipped figure %s: missing %s; train them with `%s`", figure.name, error.what, command)
             continue
         path = output / f"{figure.name}.{arguments.format}"
         style.save(result.draw(), path)
@@ -66,5 +68,5 @@ def run(arguments: Namespace) -> int:
         print_result(result)
         print()
     if missing:
-        logger.warning("use --quick in place of --root DIR for a small version on the built-in digits")
+        logger.warning("replace --root DIR with --quick for a small version on the built-in digits")
     return 1 if missing else 0

@@ -1,4 +1,4 @@
-"""The command line: finds a command, runs it, and turns errors into one line and an exit code."""
+"""Entry point of the command line: runs a command, and turns errors into one line and an exit code."""
 
 import io
 import os
@@ -26,40 +26,40 @@ from medic.errors import (
 from medic.utils.logs import log_output
 
 COMMANDS = {
-    "demo": "train erm and medic++ on the built-in benchmark and compare them",
-    "train": "train one method with one target domain",
-    "probe": "train the heads of all methods on frozen features, and compare them by every score",
-    "sweep": "train all combinations of some settings",
-    "search": "search for hyperparameters of a method, with source data alone",
-    "reproduce": "train the runs of a table of the paper, and print it beside the paper's",
-    "soup": "average the weights of finished runs into one model, by source validation alone",
-    "evaluate": "evaluate a finished run again, with any score and threshold",
-    "predict": "name the images in files, folders or lists by a trained model, or call them unknown",
-    "watch": "compare images without labels with the sources, and estimate accuracy and the share of unknown images",
-    "calibrate": "choose the threshold of a trained model, and see what each choice accepts and rejects",
-    "export": "write a model as one graph, ONNX or torch.export, with its decision, and check it",
-    "serve": "answer over HTTP: a page to drop images on, and POST /predict",
-    "push": "send a model to the Hugging Face Hub, with a model card",
-    "pull": "fetch a model from the Hugging Face Hub, and check it",
-    "runs": "list runs, finished or not, with their state and numbers",
-    "table": "print a table of finished runs, beside the paper's on request",
-    "analyze": "measure one aspect of finished runs, and draw it: gradients, boundaries, errors, …",
+    "demo": "train erm and medic++ on the built-in benchmark, and compare them",
+    "train": "train a method on source domains, and evaluate it on a target domain",
+    "probe": "train the heads of all methods on frozen features, and compare them with every score",
+    "sweep": "train all combinations of several settings",
+    "search": "search a method's hyperparameters, using source data only",
+    "reproduce": "train the runs of one of the paper's tables, and compare the results with the paper",
+    "soup": "average the weights of finished runs into one model, selected by source validation",
+    "evaluate": "evaluate a finished run, or predictions of another program, with any score and threshold",
+    "predict": "classify images with a trained model, or label them unknown",
+    "watch": "check unlabelled images for domain shift, and estimate accuracy and the fraction of unknown images",
+    "calibrate": "choose the threshold of a trained model, and see how many images it accepts and rejects",
+    "export": "export a model with its threshold to ONNX or torch.export, and verify the result",
+    "serve": "serve a model over HTTP, with a web page and POST /predict",
+    "push": "upload a model to the Hugging Face Hub, with a model card",
+    "pull": "download a model from the Hugging Face Hub, and validate it",
+    "runs": "list finished and unfinished runs, with their state and metrics",
+    "table": "print a table of finished runs, optionally next to the paper's",
+    "analyze": "measure and plot one aspect of finished runs: gradients, boundaries, errors, …",
     "figures": "draw the paper's figures from a folder of runs",
-    "report": "write a page about a run or a folder of runs: curves, thresholds, confusions, images",
-    "methods": "list the methods and what each differs in",
+    "report": "write an HTML report on a run or a folder of runs: curves, thresholds, confusions, images",
+    "methods": "list the methods and how they differ",
     "datasets": "list the benchmarks",
     "data": "check a dataset on disk, or download one",
-    "completion": "print a script that completes commands, options and values in bash, zsh or fish",
+    "completion": "print a completion script for bash, zsh or fish",
 }
 LONGEST = 1000
-"""Characters of an error that are shown; a value that was given may have thousands."""
+"""Maximum length of an error message in characters. A value in it may be thousands of characters long."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command.
+    """Run a command, and return its exit code.
 
-    The exit code is 0, 1 if training failed or learned nothing, 2 for a user's mistake, 130 on Ctrl-C, and 141, as of
-    other programs, if the reader of the output has gone, such as `head`.
+    The exit code is 0 on success, 1 if training failed or learned nothing, 2 for invalid input, 130 on Ctrl-C, and 141
+    if the reader of a pipe, such as `head`, has closed it.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with warnings.catch_warnings(), memory_checked():
                 warnings.showwarning = _show_warning  # type: ignore[assignment]
                 code = _run([argument for argument in words if argument != "--debug"])
-                sys.stdout.flush()  # not when Python exits, where an error could not be caught
+                sys.stdout.flush()  # an error during interpreter shutdown could not be caught
                 return code
         except KeyboardInterrupt as error:
             if debug:
@@ -92,10 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _streams() -> Iterator[None]:
-    """Let standard output and error write any text; a closed one is replaced by the null device."""
+    """Make standard output and error accept any text, and replace closed streams by the null device."""
     before = sys.stdout, sys.stderr
     closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
-    for name in closed:  # in this order each takes the number of the closed one, which no other file must get
+    for name in closed:  # in this order, so that each reuses the file descriptor of the closed stream
         setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -109,11 +109,11 @@ def _streams() -> Iterator[None]:
 
 
 class _ReaderGone(Exception):
-    """The reader of standard output has closed it."""
+    """The reader of standard output has closed the pipe."""
 
 
 class _Output:
-    """Standard output: an error that it raises is not taken for one of another file."""
+    """Wrapper around standard output that tells its own errors apart from those of other files."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -123,13 +123,13 @@ class _Output:
         return self._try(lambda: self._stream.write(text)) or 0
 
     def flush(self) -> None:
-        """Write out what is buffered."""
+        """Flush the buffer."""
         self._try(self._stream.flush)
 
     def _try(self, action: Callable[[], int | None]) -> int | None:
         try:
             return action()
-        except OSError as error:  # the null device takes what Python flushes when it exits
+        except OSError as error:  # the null device receives what Python flushes at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
             self._fail(error)
             return None
@@ -137,14 +137,14 @@ class _Output:
     def _fail(self, error: OSError) -> None:
         if isinstance(error, BrokenPipeError):
             raise _ReaderGone from error
-        raise MedicError(f"standard output cannot be written: {error.strerror}") from error
+        raise MedicError(f"cannot write to standard output: {error.strerror}") from error
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
 class _Messages(_Output):
-    """Standard error, which fails silently: a run is worth more than its messages, and nobody could read an error."""
+    """Wrapper around standard error that ignores write errors, so that a lost message does not stop a run."""
 
     def _fail(self, error: OSError) -> None: ...
 
@@ -169,7 +169,7 @@ def _run(words: list[str]) -> int:
         return 0
     name, *rest = words
     check_choice("command", name, COMMANDS)
-    from medic.cli.options import canonical  # only now, because its imports take longer than `medic --help`
+    from medic.cli.options import canonical  # deferred, because this import takes longer than `medic --help`
 
     parser = make_parser(name)
     if {"-h", "--help"} & set(rest):
@@ -185,12 +185,12 @@ def _usage() -> str:
     lines = "\n".join(f"  {name:<{width}}  {about}" for name, about in COMMANDS.items())
     return (
         f"medic {__version__}: open set domain generalization\n\nusage: medic COMMAND [options]\n\n{lines}\n\n"
-        "`medic COMMAND --help` lists the options of a command; --debug shows the traceback of an error."
+        "Run `medic COMMAND --help` for the options of a command. Add --debug to show the traceback of an error."
     )
 
 
 def make_parser(name: str) -> "Parser":
-    """Return the parser of a command."""
+    """Return the argument parser of a command."""
     parser = Parser(
         prog=f"medic {name}", description=COMMANDS[name], formatter_class=Formatter, allow_abbrev=False, add_help=False
     )
@@ -205,13 +205,13 @@ def positionals(parser: ArgumentParser) -> list[Action]:
 
 
 def _positional_usage(action: Action) -> str:
-    """Return a positional argument in a line of usage; the line of argparse has all options too, up to 30 lines."""
+    """Format a positional argument for the usage line, which does not list all options, unlike that of argparse."""
     shapes = {"?": "[{0}]", "*": "[{0} ...]", "+": "{0} [{0} ...]"}
     return shapes.get(str(action.nargs), "{0}").format(action.metavar)
 
 
 class Formatter(HelpFormatter):
-    """Has room for most options beside their help, and leaves words such as max-logit whole."""
+    """Help formatter with a wide option column that does not break words such as max-logit."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28)
@@ -219,9 +219,12 @@ class Formatter(HelpFormatter):
     def _split_lines(self, text: str, width: int) -> list[str]:
         return wrap(text, width, break_on_hyphens=False, break_long_words=False)
 
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(indent + line for line in self._split_lines(text, width - len(indent)))
+
 
 class Parser(ArgumentParser):
-    """Raises a `MedicError` that names the option, where argparse would print its usage and exit."""
+    """Argument parser that raises a `MedicError` instead of printing the usage and exiting."""
 
     def __init__(self, **options: Any) -> None:
         from medic.cli.options import number
@@ -231,12 +234,12 @@ class Parser(ArgumentParser):
         self.register("type", float, number(float))
 
     def error(self, message: str) -> NoReturn:
-        """Raise an error of argparse in our words."""
+        """Raise an argparse error as a `MedicError`."""
         if unknown := re.match(r"unrecognized arguments: ([^\s=]+)", message):
             raise MedicError(self._unknown(unknown[1]))
         if missing := re.match(r"argument (\S+): expected (.*)", message):
-            raise MedicError(f"{missing[1]}: give {missing[2].replace('argument', 'value')}")
-        # `argument -o/--output: x.csv: …` of a reader, which starts with the value.
+            raise MedicError(f"{missing[1]} requires {missing[2].replace('argument', 'value')}")
+        # For example `argument -o/--output: must be …`.
         raise MedicError(re.sub(r"^argument (?:-\w/)?(\S+): ", r"\1 ", message))
 
     def _check_value(self, action: Action, value: Any) -> None:
@@ -252,8 +255,8 @@ class Parser(ArgumentParser):
             return f"unexpected argument {argument!r}; see `{self.prog} --help`"
         if (meant := meaning(argument)) and any(action.dest == meant[0] for action in self._actions):
             return f"unknown option {argument!r}: {meant[1]}"
-        # Without dashes, which would make all options alike.
+        # Compare without dashes, which would make all options look similar.
         options = {option.lstrip("-"): option for option in (*SPELLINGS, *self._option_string_actions)}
         nearest = closest(argument.lstrip("-"), options)
         hint = f"did you mean {options[nearest]!r}?" if nearest else f"see `{self.prog} --help`"
-        return f"unknown option {argument!r}, {hint}"
+        return f"unknown option {argument!r}: {hint}"

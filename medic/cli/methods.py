@@ -1,4 +1,4 @@
-"""`medic methods`."""
+"""The `medic methods` command."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Add the name of one method, and the output format."""
-    parser.add_argument("name", nargs="?", metavar="NAME", help="show everything about one method")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    add_import_option(parser, "Python file or module to execute, whose methods are listed too")
+    """Add the method name and the output format."""
+    parser.add_argument("name", nargs="?", metavar="NAME", help="show the details of this method")
+    parser.add_argument("--json", action="store_true", help="print all details as JSON")
+    add_import_option(parser, "Python file or module to execute first, whose methods are also listed")
 
 
 def run(arguments: Namespace) -> int:
-    """List the methods and what each differs in, or describe one of them."""
+    """List the methods and how they differ, or describe one of them."""
     rows = catalogue.rows("methods", make_rows, arguments.imports)
     if arguments.name is None and not arguments.json:
         for entry in rows:
@@ -29,9 +29,7 @@ def run(arguments: Namespace) -> int:
             print(_title(entry))
             print(f"{'':<15}   {entry['differs in']}")
             print(f"{'':<15}   {entry['source']}; {row}; {entry['grid']}, {entry['steps']}")
-        print(
-            "\n`medic methods NAME` shows the hyperparameters of a method, their search ranges, and how it is trained."
-        )
+        print("\nRun `medic methods NAME` to see the hyperparameters, search ranges and training settings of a method.")
         return 0
     names = [entry["method"] for entry in rows]
     if arguments.name is not None:
@@ -48,14 +46,14 @@ def run(arguments: Namespace) -> int:
 
 
 def make_rows() -> list[dict[str, Any]]:
-    """Return what is listed; importing this module does not import torch."""
+    """Return one entry per method. Unlike importing this module, this imports torch."""
     from medic.methods import list_methods
 
     return list_methods()
 
 
 def describe(method: "Method") -> dict[str, Any]:
-    """Return everything about a method in plain values; in its training, None leaves a value to the starting point."""
+    """Describe a method with plain values. A training setting of None depends on the starting point."""
     from medic.config.parts import find_parts, search_ranges
     from medic.config.settings import DEFAULTS
     from medic.config.starts import STARTS
@@ -108,22 +106,22 @@ def describe(method: "Method") -> dict[str, Any]:
 
 
 def _plain(rate: Any) -> Any:
-    """Return a learning rate as a number, or by the family of images."""
+    """Return a learning rate as a number, or as a dict by image size."""
     return rate._asdict() if hasattr(rate, "_asdict") else rate
 
 
 def _inner_rate(method: "Method") -> Any:
-    """Return the rate of the inner steps, if the method sets one."""
+    """Return the inner learning rate, if the method sets one."""
     rate = method.preset.get("inner_lr", method.strategy.values.get("lr"))
     return "the same" if rate == "lr" else _plain(rate)
 
 
 def _title(entry: dict[str, Any]) -> str:
-    return f"{entry['method']:<15} {entry['idea']}" + (" (experimental: our reading)" if entry["experimental"] else "")
+    return f"{entry['method']:<15} {entry['idea']}" + (" (experimental)" if entry["experimental"] else "")
 
 
 def _print(entry: dict[str, Any]) -> None:
-    """Print everything about a method, one fact per line."""
+    """Print the details of a method, one per line."""
     training = [f"{name} {_number(value)}" for name, value in entry["training"].items() if value is not None]
     facts = [
         ("differs in", entry["differs in"]),
@@ -132,18 +130,18 @@ def _print(entry: dict[str, Any]) -> None:
         ("tasks", f"{entry['grid']}, in steps of {entry['steps']}"),
         ("objective", " + ".join(filter(None, [entry["objective"], entry["penalty"]])) + f", score {entry['score']}"),
         ("backbone", entry["backbone"] or "any"),
-        ("needs", f"{entry['needs']} (in your own loop, docs/tutorials/loop.md)"),
-        ("training", f"{', '.join(training)}; the rest by starting point (docs/training.md)"),
+        ("needs", f"{entry['needs']} (in your own loop, see docs/tutorials/loop.md)"),
+        ("training", f"{', '.join(training)}; other settings depend on the starting point (see docs/training.md)"),
         *(("averaging", f"{name} ({_listed(own)})") for name, own in entry["averaging"].items()),
     ]
-    laws = {name: f"search draws {law}" for name, law in entry["search"].items()}
+    laws = {name: f"search: {law}" for name, law in entry["search"].items()}
     for name, value in entry["hyperparameters"].items():
         notes = [f"{_number(own[name])} on {on}" for on, own in entry["hyperparameters on"].items() if name in own]
         notes += [laws.pop(name)] if name in laws else []
         facts.append(("--hparams", f"{name}={_number(value)}" + (f"  ({'; '.join(notes)})" if notes else "")))
     facts += [(f"--{name.replace('_', '-')}", law) for name, law in laws.items()]
     print_facts(_title(entry), facts)
-    print("  docs/methods.md has the update as formulas, and how its sources differ")
+    print("  see docs/methods.md for the update rule and the differences between its sources")
 
 
 def _listed(values: Mapping[str, Any]) -> str:

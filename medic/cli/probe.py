@@ -1,4 +1,4 @@
-"""`medic probe`."""
+"""The `medic probe` command."""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -21,20 +21,22 @@ def add_options(parser: ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="NAME",
-        help="methods to compare (default: all that can train a head alone)",
+        help="methods to compare (default: all methods that can train the head alone)",
     )
-    parser.add_argument("--seeds", default="0..2", metavar="A..B", help="seeds of every method (default: 0..2)")
+    parser.add_argument(
+        "--seeds", default="0..2", metavar="A..B", help="seeds to train each method with (default: 0..2)"
+    )
     parser.add_argument("--json", action="store_true", help="print as JSON")
     add_executor_options(parser)
     add_run_options(parser, target="each domain in turn", output="runs")
 
 
 def run(arguments: Namespace) -> int:
-    """Train the missing runs of a probe, and print its tables: the methods, and their scores."""
+    """Train the missing runs of a probe, and print one table of methods and one of scores."""
     settings, executor = user_settings(arguments), chosen_executor(arguments)
     seeds = parse_span([f"seed={arguments.seeds}"])["seed"]
     methods = [name for part in arguments.methods for name in part.split(",") if name]
-    from medic.results.runs import sort_runs  # now, because these import torch
+    from medic.results.runs import sort_runs  # deferred, because these import torch
     from medic.sweeps.launch import launch, report
     from medic.sweeps.probe import compare_scores, plan_probe
 
@@ -44,8 +46,8 @@ def run(arguments: Namespace) -> int:
     if arguments.dry_run:
         return 0
     runs = sort_runs(job.directory.path for job in jobs)
-    if not len(runs):  # all failed, or wait in the queue of a cluster
-        print(f"no run is finished in {quote(str(schedule.output))} yet: repeat the command for the tables")
+    if not len(runs):  # all failed, or are queued on a cluster
+        print(f"no finished runs in {quote(str(schedule.output))} yet: repeat the command to print the tables")
         return report(schedule)
     rows = compare_scores(runs)
     if arguments.json:
@@ -53,15 +55,15 @@ def run(arguments: Namespace) -> int:
         return report(schedule)
     print_table(runs.table(), None, "text")
     scores = list(dict.fromkeys(name for row in rows for name in row if name != "method"))
-    if scores:  # without unknown classes, there are none
-        print("\nOSCR by score, mean over the targets:")
+    if scores:  # empty without unknown classes
+        print("\nOSCR by score, averaged over targets:")
     texts = [
         {"method": row["method"], **{name: f"{row[name]:.1f}" if name in row else "–" for name in scores}}
         for row in rows
     ]
     print_blocks(texts, "method", scores)
     for name, reason in left_out.items():
-        print(f"left out: {name}: {reason.partition(': leave out')[0]}")
+        print(f"skipped {name}: {reason.partition(': omit')[0]}")
     failures = learned_nothing(schedule.finished_runs())
     print(f"{runs_are(len(runs))} in {quote(str(schedule.output))}" + (failures and f"; {failures}"))
     return report(schedule) or int(bool(failures))

@@ -1,4 +1,4 @@
-"""`medic report`."""
+"""The `medic report` command."""
 
 import logging
 from argparse import ArgumentParser, Namespace
@@ -20,20 +20,20 @@ def add_options(parser: ArgumentParser) -> None:
         "--output",
         type=output_file,
         metavar="FILE",
-        help="page to write (default: report.html in RUN_OR_DIR)",
+        help="HTML file to write (default: report.html in RUN_OR_DIR)",
     )
-    parser.add_argument("--root", metavar="DIR", help="for a run: show its images, read from this folder only")
+    parser.add_argument("--root", metavar="DIR", help="for a run: folder with its images, to show some of them")
     parser.add_argument(
-        "--paper", metavar="TABLE", help="for a folder: compare with a table of the paper, such as pacs-resnet50"
+        "--paper", metavar="TABLE", help="for a folder: table of the paper to compare with, such as pacs-resnet50"
     )
 
 
 def run(arguments: Namespace) -> int:
-    """Write the report and print where it is; the exit code is 1 if a run in the folder is damaged."""
+    """Write the report and print its path. Return 1 if a run in the folder is damaged."""
     runs = open_runs(arguments.path)
     print(report(runs, arguments.output, root=arguments.root, paper=arguments.paper))
     if isinstance(runs, Run):
         if arguments.root is None and (root := runs.config.data.root) is not None:
-            logger.warning("images are not shown: add --root %s", quote(str(root)))
+            logger.warning("the report does not show images: add --root %s", quote(str(root)))
         return 0
     return 1 if runs.damaged else 0

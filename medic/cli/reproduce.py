@@ -1,4 +1,4 @@
-"""`medic reproduce`."""
+"""The `medic reproduce` command."""
 
 import logging
 from argparse import ArgumentParser, Namespace
@@ -16,24 +16,34 @@ from medic.results.wording import learned_nothing, runs_are
 logger = logging.getLogger(__name__)
 
 PROTOCOL = "authors"
-"""The protocol of a table by default."""
+"""Default protocol for tables."""
 
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic reproduce`."""
-    parser.add_argument("table", nargs="?", metavar="TABLE", help="name of the table: see --list")
-    parser.add_argument("--list", action="store_true", help="list the tables")
+    parser.add_argument("table", nargs="?", metavar="TABLE", help="table to reproduce (--list shows all)")
+    parser.add_argument("--list", action="store_true", help="list the tables of the paper")
     parser.add_argument(
-        "--quick", action="store_true", help="a small version on the built-in benchmark, in half an hour"
+        "--quick", action="store_true", help="train a small version on the built-in benchmark, in half an hour"
     )
     parser.add_argument(
-        "--seeds", type=index, nargs="*", action="extend", metavar="N", help="seeds of every cell (default: 0)"
+        "--seeds",
+        type=index,
+        nargs="*",
+        action="extend",
+        metavar="N",
+        help="seeds to train each cell with (default: 0)",
     )
     parser.add_argument(
-        "--methods", nargs="*", action="extend", default=[], metavar="NAME", help="only these methods of the table"
+        "--methods",
+        nargs="*",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="train only these methods of the table",
     )
     parser.add_argument(
-        "--only", nargs="*", action="extend", default=[], metavar="COLUMN", help="only these columns of the table"
+        "--only", nargs="*", action="extend", default=[], metavar="COLUMN", help="train only these columns of the table"
     )
     add_format_option(parser, FORMATS)
     add_executor_options(parser)
@@ -41,16 +51,19 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Train the missing runs of a table and print it."""
+    """Train the missing runs of a table, and print the table."""
     rows = catalogue.rows("tables", make_rows) if arguments.list or catalogue.stored() else []
     if arguments.list:
         print_rows(rows, numeric=["runs per seed"])
         return 0
     if arguments.table is None:
-        raise MedicError("give the name of a table: `medic reproduce --list` shows them")
+        raise MedicError("missing table name: `medic reproduce --list` shows all tables")
     check_choice("table of the paper", arguments.table, [row["name"] for row in rows] or [arguments.table])
-    settings, executor = user_settings(arguments, dataset=None), chosen_executor(arguments)  # the table has a dataset
-    from medic.reports.against import AgainstPaper  # now, because these import torch
+    settings, executor = (
+        user_settings(arguments, dataset=None),
+        chosen_executor(arguments),
+    )  # the table sets the dataset
+    from medic.reports.against import AgainstPaper  # deferred, because these import torch
     from medic.results.paper_tables import reproduction
     from medic.sweeps.launch import launch
     from medic.sweeps.sweep import Planner
@@ -89,7 +102,7 @@ def run(arguments: Namespace) -> int:
 
 
 def make_rows() -> list[dict[str, str]]:
-    """Return what is listed; importing this module does not import torch."""
+    """Return one entry per table. Unlike importing this module, this imports torch."""
     from medic.results.paper_tables import list_tables
 
     return list_tables()

@@ -1,4 +1,4 @@
-"""`medic runs`."""
+"""The `medic runs` command."""
 
 import logging
 from argparse import ArgumentParser, Namespace
@@ -18,19 +18,23 @@ from medic.runs.run import Run
 logger = logging.getLogger(__name__)
 
 REASONS = 3
-"""Number of failed and of damaged runs whose reason is logged."""
+"""Maximum number of failed runs, and of damaged runs, whose reason is logged."""
 
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic runs`."""
     parser.add_argument(
-        "folders", nargs="*", default=["runs"], metavar="DIR", help="folders with runs, or runs (default: runs)"
+        "folders",
+        nargs="*",
+        default=["runs"],
+        metavar="DIR",
+        help="folders of runs, or run directories (default: runs)",
     )
     add_format_option(parser, ("text", "json"))
 
 
 def run(arguments: Namespace) -> int:
-    """List runs, the one that was written last at the end."""
+    """List runs, most recently written last."""
     as_json = arguments.format == "json"
     runs = list_runs(map(Path, arguments.folders))
     if as_json:
@@ -63,7 +67,7 @@ def _row(run: Run, several: bool) -> dict[str, str]:
 
 
 def _config(run: Run) -> Config | None:
-    """Return the configuration of a run, or None if it failed before it had one or cannot be read."""
+    """Return the configuration of a run, or None if it is missing or unreadable."""
     try:
         return run.config
     except MedicError:
@@ -71,14 +75,14 @@ def _config(run: Run) -> Config | None:
 
 
 def _metrics(run: Run) -> Mapping[str, float]:
-    """Return the metrics of a finished run on the target, as fractions."""
+    """Return the target metrics of a finished run, as fractions."""
     if run.state not in ("finished", "learned nothing"):
         return {}
     return {name: value for name, value in run.metrics.items() if type(value) in (int, float)}
 
 
 def _state(run: Run) -> str:
-    """Return the state for people, with the iteration of a run that is not finished."""
+    """Format the state of a run, with the current iteration if it is not finished."""
     if run.state not in ("running", "unfinished") or run.iteration is None:
         return run.state
     config = _config(run)
@@ -86,7 +90,7 @@ def _state(run: Run) -> str:
 
 
 def _entry(run: Run) -> dict[str, Any]:
-    """Return a run for programs: metrics are fractions, as in results.jsonl."""
+    """Return a JSON entry for a run. Metrics are fractions, as in results.jsonl."""
     config, metrics = _config(run), _metrics(run)
     iteration = run.record["iteration"] if metrics else run.iteration
     return {
@@ -108,7 +112,7 @@ def _entry(run: Run) -> dict[str, Any]:
 
 
 def _log_reasons(runs: Sequence[Run]) -> None:
-    """Log why runs failed or are damaged, the last ones of each."""
+    """Log the reasons for the most recent failed and damaged runs."""
     for state, is_so, are_so in (("failed", "failed", "failed"), ("damaged", "is damaged", "are damaged")):
         affected = [run for run in runs if run.state == state]
         for run in affected[-REASONS:]:

@@ -1,4 +1,4 @@
-"""`medic search`."""
+"""The `medic search` command."""
 
 import logging
 from argparse import ArgumentParser, Namespace
@@ -11,35 +11,45 @@ logger = logging.getLogger(__name__)
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Add the options of a search and those of a run."""
-    parser.add_argument("--trials", type=count, default=20, metavar="N", help="number of further trials (default: 20)")
-    parser.add_argument("--study", metavar="NAME", help="name of the study (default: dataset, method and target)")
-    parser.add_argument("--storage", metavar="URL", help="address of a shared database (default: a file in --output)")
+    """Add the options of a search and the settings of a run."""
     parser.add_argument(
-        "--sampler", default="tpe", choices=("tpe", "random"), metavar="NAME", help="tpe or random (default: tpe)"
+        "--trials", type=count, default=20, metavar="N", help="number of additional trials (default: 20)"
+    )
+    parser.add_argument(
+        "--study", metavar="NAME", help="name of the study (default: built from dataset, method and target)"
+    )
+    parser.add_argument("--storage", metavar="URL", help="URL of a shared database (default: a file in --output)")
+    parser.add_argument(
+        "--sampler",
+        default="tpe",
+        choices=("tpe", "random"),
+        metavar="NAME",
+        help="sampler: tpe or random (default: tpe)",
     )
     parser.add_argument(
         "--selection",
         default="validation",
         choices=("validation", "leave-one-out"),
         metavar="RULE",
-        help="judge of a trial: validation, on held-out source images, or leave-one-out, which trains one run per "
-        "source and tests it there, with some known classes as unknown ones (default: validation)",
+        help="how to judge a trial: validation (on held-out source images) or leave-one-out (one run per source "
+        "domain, tested on that domain with some known classes as unknown) (default: validation)",
     )
     parser.add_argument(
         "--metric",
         choices=("acc", "hscore", "oscr", "auroc"),
         metavar="NAME",
-        help="metric of leave-one-out: acc, hscore, oscr or auroc (default: oscr, or acc if every class is known)",
+        help="metric for leave-one-out: acc, hscore, oscr or auroc (default: oscr, or acc if every class is known)",
     )
-    parser.add_argument("--no-pruning", action="store_true", help="train every trial to the end")
+    parser.add_argument(
+        "--no-pruning", action="store_true", help="train every trial to the end instead of stopping unpromising ones"
+    )
     add_run_options(parser)
 
 
 def run(arguments: Namespace) -> int:
-    """Search for a method's hyperparameters with source data alone."""
+    """Search a method's hyperparameters using source data only, and train the best trial."""
     settings = user_settings(arguments)
-    # Now, because it imports torch.
+    # Deferred, because it imports torch.
     from medic.sweeps.search import Study, best_trial, default_storage, finished_trials, has_learned
 
     known = {name: settings.get(name, SETTINGS[name].default) for name in ("dataset", "method", "target", "output")}
@@ -52,7 +62,7 @@ def run(arguments: Namespace) -> int:
     finished = finished_trials(study)
     best = best_trial(finished)
     if not has_learned(best):
-        logger.warning("no trial learned anything: raise --iterations, or set a lower --lr or --inner-lr yourself")
+        logger.warning("no trial learned anything: raise --iterations, or set a lower --lr or --inner-lr")
     print(
         f"{counted(len(study.trials), 'trial')}, {len(finished)} trained to the end; "
         f"best: trial {best.number} with {search.judge} {100 * best.value:.2f}"

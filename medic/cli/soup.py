@@ -1,4 +1,4 @@
-"""`medic soup`."""
+"""The `medic soup` command."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -19,28 +19,30 @@ if TYPE_CHECKING:
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic soup`."""
     parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help="directories of finished runs that start from the same weights"
+        "runs", nargs="+", metavar="RUN", help="directories of finished runs that started from the same weights"
     )
     output = SETTINGS["output"]
     parser.add_argument(
         "--output",
         default=output.default,
         metavar="DIR",
-        help=f"directory in which the directory of the soup is created (default: {output.default})",
+        help=f"directory in which to create the soup's run directory (default: {output.default})",
     )
-    parser.add_argument(
-        "--name", metavar="NAME", help="name of the soup's directory in the output (default: a hash of its runs)"
-    )
+    parser.add_argument("--name", metavar="NAME", help="name of the soup's run directory (default: a hash of its runs)")
     parser.add_argument("--root", metavar="DIR|FILE", help="folder or table with the images, if it has moved")
-    parser.add_argument("--weights", metavar="FILE|NAME", help="weights that the runs started from, if they have moved")
+    parser.add_argument(
+        "--weights", metavar="FILE|NAME", help="weights that the runs started from, if the file has moved"
+    )
     add_device_option(parser, default="auto")
-    add_import_option(parser, "Python file or module that the runs were trained with, to execute first")
+    add_import_option(parser, "Python file or module that the runs require, executed first")
 
 
 def run(arguments: Namespace) -> int:
-    """Make the soup; print the runs that were tried, and the metrics."""
+    """Create the soup, and print the runs that were tried and the metrics."""
     if len(arguments.runs) < 2:
-        raise MedicError(f"a soup needs at least two runs, got {arguments.runs[0]} alone: give several run directories")
+        raise MedicError(
+            f"a soup requires at least two runs, got only {arguments.runs[0]}: pass several run directories"
+        )
     for path in arguments.runs:
         check_run(Path(path))
     check_paths({name: getattr(arguments, name) for name in ("root", "weights", "output")})
@@ -59,12 +61,12 @@ def run(arguments: Namespace) -> int:
     print()
     print_run(made)
     print(f"{made.description['provenance']['selection']}: {made.path}")
-    print(f"see it with: medic report {quote(str(made.path))}")
+    print(f"write a report with: medic report {quote(str(made.path))}")
     return 0 if made.learned else 1
 
 
 def _print_trials(made: "Run") -> None:
-    """Print a row per run that was tried, in the order of the trials."""
+    """Print one row per run that was tried, in order."""
     rows = [
         {
             "run": str(trial["path"]),

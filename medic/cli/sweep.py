@@ -1,4 +1,4 @@
-"""`medic sweep`."""
+"""The `medic sweep` command."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -17,55 +17,55 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Add the options that describe runs, and those of executors."""
-    parser.add_argument("file", nargs="?", metavar="FILE", help="YAML file: settings, span, variants")
+    """Add the options that describe the runs, and the executor options."""
+    parser.add_argument("file", nargs="?", metavar="FILE", help="YAML file with settings, span and variants")
     parser.add_argument(
         "--span",
         nargs="*",
         action="extend",
         default=[],
         metavar="NAME=A,B",
-        help="values of a setting to combine: seed=0..2",
+        help="values to combine, by setting: method=erm,medic++ seed=0..2",
     )
     add_executor_options(parser)
     add_run_options(parser)
 
 
 def add_executor_options(parser: ArgumentParser) -> None:
-    """Add the options that say where and how runs execute."""
+    """Add the options that control where and how runs execute."""
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="check and show the runs and an estimate of their time; for slurm, the script",
+        help="check the settings, list the runs and their estimated time, and stop; for slurm, print the script",
     )
-    parser.add_argument("--quiet", action="store_true", help="show nothing until the end")
+    parser.add_argument("--quiet", action="store_true", help="show only warnings and the result")
     group, names = parser.add_argument_group("executor"), executor_names()
     group.add_argument(
         "--executor",
         default="local",
         choices=names,
         metavar="NAME",
-        help=f"where runs execute: {', '.join(names)} (default: local)",
+        help=f"where to execute runs: {', '.join(names)} (default: local)",
     )
-    group.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: one per GPU, or per core)")
-    group.add_argument("--retries", type=index, metavar="N", help="how often a failed run is tried again (default: 1)")
+    group.add_argument("--jobs", type=int, metavar="N", help="number of parallel runs (default: one per GPU or core)")
+    group.add_argument("--retries", type=index, metavar="N", help="how often to retry a failed run (default: 1)")
     for executor in names:
         for name, arguments in executor_options(executor).items():
             group.add_argument(f"--{name.replace('_', '-')}", **arguments)
 
 
 def chosen_executor(arguments: Namespace) -> Executor:
-    """Return the executor that the options describe."""
+    """Return the executor selected by the options."""
     options = {name: getattr(arguments, name) for each in executor_names() for name in executor_options(each)}
     return make_executor(arguments.executor, arguments.jobs, **options)
 
 
 def run(arguments: Namespace) -> int:
-    """Execute the missing runs of a sweep."""
+    """Train the missing runs of a sweep."""
     settings, executor = user_settings(arguments), chosen_executor(arguments)
     sweep = Sweep({}) if arguments.file is None else read_sweep(Path(arguments.file))
     sweep = sweep.changed(settings, parse_span(arguments.span))
-    from medic.sweeps.launch import launch, report  # now, because these import torch
+    from medic.sweeps.launch import launch, report  # deferred, because these import torch
     from medic.sweeps.sweep import Planner
 
     with log_output(arguments.quiet):
@@ -77,17 +77,17 @@ def run(arguments: Namespace) -> int:
             count = sum(other == job for other in schedule.queued.values())
             print(f"{runs_are(count)} queued as {job}; logs are in {sweep.output / 'logs'}")
         if schedule.finished or schedule.done:
-            print(f"compare them with: medic table {quote(str(sweep.output))}")
+            print(f"compare the runs with: medic table {quote(str(sweep.output))}")
     return report(schedule) or int(bool(failures))
 
 
 def _summary(schedule: "Schedule", output: Path, waits: bool) -> str:
-    """Return a sentence about the finished runs: all of them, those of earlier commands, and those of this one."""
-    from medic.runs.progress import duration  # it imports rich, which takes longer than help
+    """Summarise the finished runs: in total, before this command, and by this command."""
+    from medic.runs.progress import duration  # deferred, because it imports rich, which would slow down `--help`
 
     before, now = len(schedule.finished), len(schedule.done)
     line = f"{before + now} of {runs_are(len(schedule.jobs))} finished in {output}"
     if not waits:
         return line
-    trained = f"{now} trained now (time of all runs together: {duration(sum(schedule.done.values()))})"
+    trained = f"{now} trained now (total run time: {duration(sum(schedule.done.values()))})"
     return f"{line}: {before} before this command, {trained if now else 'none trained now'}"

@@ -1,4 +1,4 @@
-"""`medic table`."""
+"""The `medic table` command."""
 
 import logging
 from argparse import ArgumentParser, Namespace
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic table`."""
-    parser.add_argument("folders", nargs="+", metavar="DIR", help="folders with runs, or runs")
+    parser.add_argument("folders", nargs="+", metavar="DIR", help="folders of runs, or run directories")
     parser.add_argument(
         "--selection",
         default="validation",
@@ -37,20 +37,26 @@ def add_options(parser: ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="NAME",
-        help="keys of results.jsonl: acc, hscore/oracle-10, auroc, … (default: acc, hscore and oscr)",
+        help="metrics to show, by key in results.jsonl: acc, hscore/oracle-10, … (default: acc, hscore and oscr)",
     )
     parser.add_argument(
         "--columns",
         default="auto",
         choices=("auto", "target", "source"),
         metavar="KIND",
-        help="target or source domains, or auto (default: auto)",
+        help="domains to use as columns: target, source or auto (default: auto)",
     )
     add_format_option(parser, FORMATS)
-    parser.add_argument("--paper", metavar="TABLE", help="compare with a table of the paper: `medic reproduce --list`")
-    parser.add_argument("--compare", nargs=2, metavar=("BASE", "ROW"), help="test ROW against BASE")
     parser.add_argument(
-        "--honesty", action="store_true", help="show how much better the best evaluation on the target would look"
+        "--paper", metavar="TABLE", help="table of the paper to compare with (`medic reproduce --list` shows all)"
+    )
+    parser.add_argument(
+        "--compare", nargs=2, metavar=("BASE", "ROW"), help="test whether ROW differs significantly from BASE"
+    )
+    parser.add_argument(
+        "--honesty",
+        action="store_true",
+        help="show how much better results would look if the target selected the model",
     )
     parser.add_argument("--explain", nargs=2, metavar=("ROW", "COLUMN"), help="list the runs behind a cell")
 
@@ -59,15 +65,15 @@ def run(arguments: Namespace) -> int:
     """Print a table of runs."""
     special = [name for name in ("explain", "compare", "honesty") if getattr(arguments, name)]
     if len(special) > 1:
-        raise MedicError(f"--{special[0]} and --{special[1]} print different tables: give one of them")
+        raise MedicError(f"--{special[0]} and --{special[1]} print different tables: use only one of them")
     if special and arguments.format not in ("text", "json"):
-        raise MedicError(f"--{special[0]} prints text or json, not --format {arguments.format}")
+        raise MedicError(f"--{special[0]} requires --format text or json, got {arguments.format}")
     collection = find_runs(Path(folder) for folder in arguments.folders)
     for note in collection.notes():
         logger.warning("%s", note)
     metrics: Sequence[Metric] = DEFAULT
     if arguments.paper is not None:
-        from medic.reports.against import beside_paper, paper_metrics  # it imports torch
+        from medic.reports.against import beside_paper, paper_metrics  # deferred, because it imports torch
 
         metrics = paper_metrics(arguments.paper)
     if arguments.metrics:
@@ -90,11 +96,11 @@ def run(arguments: Namespace) -> int:
 
 def _compare(table: Table, labels: Sequence[str], as_json: bool) -> None:
     """Print the differences between two rows."""
-    from medic.results.comparison import compare  # it imports scipy
+    from medic.results.comparison import compare  # deferred, because it imports scipy
 
     base, row = (find_row(table, label) for label in labels)
     if base is row:
-        raise MedicError(f"{labels[0]!r} and {labels[1]!r} are the same row: give two rows")
+        raise MedicError(f"{labels[0]!r} and {labels[1]!r} are the same row: pass two different rows")
     used = [*base.runs, *row.runs]
     mixed = notes.mixed_datasets((column_of(run, table.kind), run) for run in used)
     for note in (*notes.learning([base, row]), *mixed, *notes.differences(used)):
@@ -117,14 +123,14 @@ def _compare(table: Table, labels: Sequence[str], as_json: bool) -> None:
         }
         for comparison in comparisons
     ]
-    print(f"{row.label} over {base.label}, in points, paired by {table.kind} and seed:")
+    print(f"{row.label} minus {base.label}, in percentage points, paired by {table.kind} and seed:")
     print_rows(rows, numeric=list(rows[0])[1:])
     for test in dict.fromkeys(comparison.test(table.kind) for comparison in comparisons):
         print(test)
 
 
 def _honesty(table: Table, as_json: bool) -> None:
-    """Print every metric of every row as it was selected, and as the best evaluation on the target has it."""
+    """Print each metric of each row, as selected and at the best evaluation on the target."""
     rows = []
     for row in table.rows:
         for metric in map(row.reads, table.metrics):
@@ -133,13 +139,11 @@ def _honesty(table: Table, as_json: bool) -> None:
                 numbers = {"selected": honest, "best on the target": honest + gain, "difference": gain}
                 rows.append({"row": row.label, "metric": metric.title, **numbers})
     if not rows:
-        raise MedicError(
-            f"no row has runs for every {table.kind}, so there is nothing to compare: train the rest first"
-        )
+        raise MedicError(f"--honesty requires a row with runs for every {table.kind}: train the missing runs first")
     if as_json:
         print_rows(rows, as_json)
         return
-    print(f"mean over {counted(len(table.columns), table.kind)}; the best on the target is not a valid result:")
+    print(f"mean over {counted(len(table.columns), table.kind)}; `best on the target` is not a valid result:")
     names = list(rows[0])[2:]
     print_rows([{**entry, **{name: f"{entry[name]:.2f}" for name in names}} for entry in rows], numeric=names)
 
@@ -159,7 +163,7 @@ def _explain(table: Table, position: Sequence[str], as_json: bool) -> None:
 
 
 def _origin(table: Table, row: Row, pick: Pick) -> dict[str, Any]:
-    """Return the origin of a selected evaluation: its run, seeds, iteration, values and environment."""
+    """Return the run, seeds, iteration, metrics and environment of a selected evaluation."""
     run = pick.run
     record = pick.evaluation
     return {
@@ -177,7 +181,7 @@ def _origin(table: Table, row: Row, pick: Pick) -> dict[str, Any]:
 
 
 def _text(name: str, value: Any) -> str:
-    """Return a value of an explanation for people, with short hashes."""
+    """Format a value for `--explain`, with abbreviated hashes."""
     if value is None:
         return "–"
     if name in ("commit", "images", "weights"):

@@ -1,4 +1,4 @@
-"""`medic train`."""
+"""The `medic train` command."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
@@ -13,20 +13,24 @@ from medic.reports.terminal import print_run
 
 
 def add_options(parser: ArgumentParser) -> None:
-    """Add the options of a run."""
+    """Add the options of `medic train` and the settings of a run."""
     parser.add_argument("--quiet", action="store_true", help="show only warnings and the result")
-    parser.add_argument("--report", action="store_true", help="write a page about the finished run, as `medic report`")
     parser.add_argument(
-        "--dry-run", action="store_true", help="check all settings, print what the run would do, and stop"
+        "--report", action="store_true", help="write an HTML report after training, like `medic report`"
     )
     parser.add_argument(
-        "--print-config", action="store_true", help="print the configuration, derived settings as comments, and stop"
+        "--dry-run", action="store_true", help="check all settings, print the plan of the run, and stop"
+    )
+    parser.add_argument(
+        "--print-config",
+        action="store_true",
+        help="print the configuration, with derived settings as comments, and stop",
     )
     add_run_options(parser)
 
 
 def run(arguments: Namespace) -> int:
-    """Train, or print what would be trained; the exit code is 1 if the run learned nothing."""
+    """Train a run, or print its plan or configuration. Return 1 if the run learned nothing."""
     settings = user_settings(arguments)
     if arguments.print_config:
         from medic.config.resolve import resolve
@@ -58,15 +62,15 @@ def run(arguments: Namespace) -> int:
                 print(write_report(run, run.path / "report.html", None if root is None else Path(root)))
             else:
                 images = "" if root is None else f" --root {quote(str(root))}"
-                print(f"see it with: medic report {quote(str(run.path))}{images}")
+                print(f"write a report with: medic report {quote(str(run.path))}{images}")
     return 0 if run.learned else 1
 
 
 def _configuration(settings: Mapping[str, Any], complete: Mapping[str, Any]) -> str:
-    """Write a configuration file: settings that were asked for, then the derived ones, commented out.
+    """Format a configuration file: the user's settings, then all derived settings, commented out.
 
-    Derived settings follow the others, so that a file in which one setting is changed stays consistent.
+    Derived settings are comments, so that they still follow when the user edits a setting in the file.
     """
     derived = {name: value for name, value in complete.items() if name not in settings}
     commented = "".join(f"# {line}\n" for line in to_yaml(derived).splitlines())
-    return f"{to_yaml(settings)}# Derived from the settings above; uncomment a line to fix it.\n{commented}"
+    return f"{to_yaml(settings)}# Derived from the settings above; uncomment a line to fix its value.\n{commented}"

@@ -1,4 +1,4 @@
-"""`medic watch`."""
+"""The `medic watch` command."""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -16,32 +16,37 @@ if TYPE_CHECKING:
 
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic watch`."""
-    parser.add_argument("run", metavar="RUN", help="directory of a finished run, or of its model files")
+    parser.add_argument("run", metavar="RUN", help="finished run directory or saved model")
     parser.add_argument(
-        "paths", metavar="PATH", nargs="+", help="images, folders, quoted patterns, @FILE with a path per line, or -"
+        "paths",
+        metavar="PATH",
+        nargs="+",
+        help="images, folders, quoted patterns, @FILE with one path per line, or - for standard input",
     )
     parser.add_argument(
         "--alpha",
         type=number(float, FRACTION),
         default=0.01,
         metavar="P",
-        help="raise the alarm if the corrected p-value is below this, more than 0.002 (default: 0.01)",
+        help="raise the alarm if the corrected p-value is below P, which must be above 0.002 (default: 0.01)",
     )
-    parser.add_argument("-o", "--output", type=output_file, metavar="FILE", help="write a page: .html")
+    parser.add_argument("-o", "--output", type=output_file, metavar="FILE", help="HTML report to write")
     parser.add_argument("--json", action="store_true", help="print as JSON")
     add_device_option(parser, default="auto")
     add_import_option(parser)
 
 
 def run(arguments: Namespace) -> int:
-    """Compare images with those of the sources and print the result; the exit code is 1 if they differ."""
+    """Compare images with the source domains, and print the result. Return 1 if they differ."""
     check_model(arguments.run)
     from medic.openset.shift import SMALLEST_P
 
     if arguments.alpha <= SMALLEST_P:
-        raise MedicError(f"--alpha {arguments.alpha:g} must be above {SMALLEST_P:g}, the smallest possible p-value")
+        raise MedicError(
+            f"--alpha must be above {SMALLEST_P:g}, the smallest possible p-value, got {arguments.alpha:g}"
+        )
     if arguments.output is not None and arguments.output.suffix not in (".html", ".htm"):
-        raise MedicError(f"--output {arguments.output}: the page is HTML, name it .html")
+        raise MedicError(f"--output must end in .html, got {arguments.output}")
     images = image_paths(arguments.paths)
     predictor, _ = open_model(arguments.run, arguments.device, arguments.imports)
     from medic.reports.watch_page import describe_shift, write_watch_page
@@ -58,7 +63,7 @@ def run(arguments: Namespace) -> int:
     else:
         print("\n".join(describe_shift(shift, arguments.alpha)))
         if unreadable:
-            print(f"{counted(len(unreadable), 'unreadable image')} left out, the first: {unreadable[0]}")
+            print(f"skipped {counted(len(unreadable), 'unreadable image')}, the first: {unreadable[0]}")
         if arguments.output is not None:
             print(arguments.output)
     return 1 if alarm else 0

@@ -1,1 +1,1 @@
-"""The configuration of a run: from what a user writes to every value that determines the result."""
+"""Configuration: turns the settings that a user writes into every value that determines a run."""

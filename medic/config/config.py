@@ -1,4 +1,4 @@
-"""The configuration of a run: every value that determines its result, complete and typed."""
+"""The complete, typed configuration of a run: every value that determines its result."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -18,7 +18,7 @@ from medic.config.tasks import TaskConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A complete configuration. None means none; it never stands for a default."""
+    """A complete configuration. A value of None means "none", never "use the default"."""
 
     run: RunConfig
     data: DataConfig
@@ -29,15 +29,15 @@ class Config:
     evaluation: EvaluationConfig
     execution: ExecutionConfig
     soup: tuple[str, ...] = ()
-    """Hashes of the runs whose weights are averaged, the best first. Empty for a run that is trained."""
+    """Hashes of the runs whose weights are averaged, best first. Empty for a trained run."""
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
-        """Return the configuration that complete settings describe; a setting they lack has its default."""
+        """Build a configuration from complete settings. Missing settings take their defaults."""
         values = {**{name: setting.default for name, setting in SETTINGS.items()}, **settings}
-        if settings.get("freeze") is not None:  # of a run before `tune`
+        if settings.get("freeze") is not None:  # written before `tune` existed
             values["tune"] = "head"
-        if values["clip_norm"] is None:  # of a run before 0.4
+        if values["clip_norm"] is None:  # written before version 0.4
             values["clip_norm"] = 0.0
         if values["target"] == [NONE]:
             values["target"] = []
@@ -49,20 +49,20 @@ class Config:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings by name, complete, as they are written into files. A soup also has the hashes of its runs."""
+        """All settings by name, as written to files. A soup also lists the hashes of its runs."""
         values = {}
         for name, setting in SETTINGS.items():
-            # `images` and `split` are no part of a configuration: they determine other settings.
+            # `images` and `split` are not part of a configuration: they only determine other settings.
             values[name] = deepcopy(getattr(getattr(self, setting.group), name, None))
         values["target"] = list(self.data.target) or [NONE]
         return {**values, **({"soup": list(self.soup)} if self.soup else {})}
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The settings that change the result."""
+        """The settings that affect the result."""
         return identity(self.settings)
 
     @property
     def seed(self) -> int:
-        """The root of all random draws."""
+        """The seed for all random numbers."""
         return self.run.seed

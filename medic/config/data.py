@@ -1,4 +1,4 @@
-"""The data of a run: its images, domains and classes, and how they are split, decoded and augmented."""
+"""Settings for the data: images, domains and classes, and how they are split, decoded and augmented."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from medic.data import Augmentation, Benchmark, ClassSplit, LazyDataset
 
 NONE = "none"
-"""The value of `target` for a run that trains on every domain and evaluates held-out images of all of them."""
+"""Value of `target` that trains on all domains and evaluates on their held-out images."""
 EACH = "each"
-"""The value of `target` or `sources` for a sweep over every domain of the dataset."""
+"""Value of `target` or `sources` that sweeps over every domain of the dataset."""
 
 Store = Literal["auto", "gpu", "ram", "map", "stream"]
 OnBadImage = Literal["error", "skip"]
@@ -28,34 +28,34 @@ class DataSettings(TypedDict, total=False):
 
     dataset: Annotated[
         str | DatasetSource,
-        setting("benchmark (`medic datasets` lists them), or a function of yours, MODULE:FUNCTION", "digits"),
+        setting("benchmark (`medic datasets` lists all), or your own function as MODULE:FUNCTION", "digits"),
     ]
     root: Annotated[
         PathLike,
-        setting("folder or table with the images, unless the benchmark is built in", local=True, takes="DIR|FILE"),
+        setting("folder or table with the images; not needed for built-in benchmarks", local=True, takes="DIR|FILE"),
     ]
     image_size: Annotated[
         int,
         setting(
-            "side of an image in pixels", default_rule="the benchmark's or the backbone's", limits=COUNT, takes="PX"
+            "image side length in pixels", default_rule="the benchmark's or the backbone's", limits=COUNT, takes="PX"
         ),
     ]
     store_size: Annotated[
         int,
         setting(
-            "side in pixels at which images are decoded and cached, to crop from",
-            default_rule="image size",
+            "side length in pixels at which images are decoded and cached, before cropping",
+            default_rule="the image size",
             limits=COUNT,
             takes="PX",
         ),
     ]
-    store: Annotated[Store, setting("where decoded images are kept: gpu, ram, map, stream or auto", "auto", local=True)]
-    on_bad_image: Annotated[OnBadImage, setting("unreadable images: error or skip", "error")]
+    store: Annotated[Store, setting("where to keep decoded images: gpu, ram, map, stream or auto", "auto", local=True)]
+    on_bad_image: Annotated[OnBadImage, setting("what to do with unreadable images: error or skip", "error")]
     target: Annotated[
         str | list[str],
         setting(
-            "domains to test on, never trained on; several are evaluated one by one; `none` trains on every domain, to "
-            "use the model",
+            "domains to test on, never used for training; several are evaluated separately; `none` trains on all "
+            "domains, for deployment",
             default_rule="all but the sources",
             takes="DOMAIN",
         ),
@@ -64,8 +64,8 @@ class DataSettings(TypedDict, total=False):
     split: Annotated[
         str,
         setting(
-            "known and unknown classes: pacs-6-1, or pacs-6-1-partial for partial classes; random:K draws K known "
-            "classes by the seed; leave-one-class-out has one unknown class, a different one for each seed",
+            "named split into known and unknown classes: pacs-6-1, pacs-6-1-partial (sources lack some known classes), "
+            "random:K (K known classes, drawn by seed) or leave-one-class-out (one unknown class, chosen by seed)",
             takes="NAME",
         ),
     ]
@@ -73,24 +73,25 @@ class DataSettings(TypedDict, total=False):
     unknown: Annotated[list[str], setting("unknown classes", default_rule="all others", takes="CLASS")]
     partial: Annotated[
         str | dict[str, list[str]] | list[str],
-        setting("known classes of sources that lack some: DOMAIN=CLASS,CLASS for each, or auto", takes="DOMAIN=A,B"),
+        setting(
+            "for sources that lack known classes, the classes they have: DOMAIN=CLASS,CLASS, or auto to detect them",
+            takes="DOMAIN=A,B",
+        ),
     ]
-    validation: Annotated[
-        Validation, setting("how sources hold out validation images: cell, domainbed or official", "cell")
-    ]
+    validation: Annotated[Validation, setting("how to hold out validation images: cell, domainbed or official", "cell")]
     holdout: Annotated[
         float,
         setting(
-            "fraction of the sources held out for validation", default_rule="0.2", limits=FRACTION, takes="FRACTION"
+            "fraction of source images held out for validation", default_rule="0.2", limits=FRACTION, takes="FRACTION"
         ),
     ]
     trial_seed: Annotated[
-        int, setting("seed of the validation split", default_rule="the seed", limits=NONNEGATIVE, takes="N")
+        int, setting("seed for the validation split", default_rule="the seed", limits=NONNEGATIVE, takes="N")
     ]
     label_noise: Annotated[
         float,
         setting(
-            "fraction of the sources' labels, validation included, that are made noisy",
+            "fraction of source labels to corrupt, validation labels included",
             limits=FRACTION,
             takes="FRACTION",
         ),
@@ -98,7 +99,7 @@ class DataSettings(TypedDict, total=False):
     shots: Annotated[
         int,
         setting(
-            "images of each class and source domain to train on, and at most as many for validation",
+            "training images per class and source domain; validation uses at most as many",
             default_rule="all",
             limits=COUNT,
             takes="K",
@@ -107,7 +108,7 @@ class DataSettings(TypedDict, total=False):
     train_views: Annotated[
         int,
         setting(
-            "views of each image whose features --tune head caches for training: the plain one, then augmented ones",
+            "views per training image that --tune head caches: the first is plain, the others are augmented",
             1,
             limits=COUNT,
             takes="N",
@@ -125,29 +126,29 @@ class DataSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Images, domains and classes of a run, its validation split, and its augmentation."""
+    """The images, domains and classes of a run, with its validation split and augmentation."""
 
     dataset: str
     root: str | None
-    """None for a benchmark that is built in."""
+    """None for a built-in benchmark."""
     image_size: int
     store_size: int
     store: Store
     on_bad_image: OnBadImage
     target: list[str]
-    """Empty for a run that trains on every domain."""
+    """Empty if the run trains on all domains."""
     sources: list[str]
     known: list[str]
     unknown: list[str]
     partial: dict[str, list[str]] | None
-    """The known classes of every source that lacks some."""
+    """For every source that lacks some known classes, the known classes it has."""
     validation: Validation
     holdout: float | None
-    """None, like `trial_seed`, if the dataset itself has a validation split."""
+    """None, like `trial_seed`, if the run uses the validation split of the dataset."""
     trial_seed: int | None
     label_noise: float | None
     shots: int | None
-    """None trains on all images."""
+    """None to train on all images."""
     train_views: int
     augment: str
 
@@ -161,18 +162,18 @@ class DataConfig:
 
 
 def resolve_data(settings: Mapping[str, Any], bench: "Benchmark", dataset: "LazyDataset", backbone: str) -> DataConfig:
-    """Complete the settings of the data for the domains and classes of a dataset."""
+    """Resolve the data settings against the domains and classes of a dataset."""
     from medic.data import Generated, describe_augmentation
 
     sources, target = _resolve_domains(settings, dataset.domains)
     official = settings["validation"] == "official"
     if official and (settings["holdout"] or settings["trial_seed"]) is not None:
-        raise MedicError("holdout and trial_seed have no effect with validation 'official': leave them out")
+        raise MedicError("--holdout and --trial-seed have no effect with --validation official: omit them")
     size = settings["image_size"] or _native_size(bench, backbone)
-    generated = bench.image_size if isinstance(dataset, Generated) else None  # such images have one size
+    generated = bench.image_size if isinstance(dataset, Generated) else None  # generated images have a fixed size
     store_size = settings["store_size"]
     if store_size not in (None, generated) and store_size < size:
-        raise MedicError(f"store_size {store_size} is smaller than the images, {size}: raise --store-size")
+        raise MedicError(f"--store-size must be at least the image size ({size}), got {store_size}")
     classes = _resolve_classes(settings, bench, dataset, sources)
     trial_seed = settings["seed"] if settings["trial_seed"] is None else settings["trial_seed"]
     return DataConfig(
@@ -198,13 +199,13 @@ def resolve_data(settings: Mapping[str, Any], bench: "Benchmark", dataset: "Lazy
 
 
 def _resolve_domains(settings: Mapping[str, Any], domains: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the source and target domains; without a target, all chosen domains are sources."""
+    """Return the source and target domains. With target `none`, all selected domains are sources."""
     from medic.data import choose_domains
 
     target, sources = parse_names(settings["target"], domains), parse_names(settings["sources"], domains)
     for name, values in (("target", target), ("sources", sources)):
         if EACH in (values or ()) and EACH not in domains:
-            raise MedicError(f"{name} {EACH!r} means a run per domain: use `medic sweep --span {name}={EACH}`")
+            raise MedicError(f"{name} {EACH!r} requires one run per domain: use `medic sweep --span {name}={EACH}`")
     if target == [NONE] and NONE not in domains:
         chosen = [check_choice("domain", name, domains) for name in sources or domains]
         return [name for name in domains if name in chosen], []
@@ -213,7 +214,7 @@ def _resolve_domains(settings: Mapping[str, Any], domains: Sequence[str]) -> tup
 
 
 def _native_size(bench: "Benchmark", backbone: str) -> int:
-    """Return the side in pixels of the images: the backbone's if it takes one size only, else the benchmark's."""
+    """Return the image side length in pixels: the backbone's if that is fixed, otherwise the benchmark's."""
     from medic.models import is_sized, native_size
 
     return (None if is_sized(backbone) else bench.image_size) or native_size(backbone)
@@ -224,19 +225,21 @@ def _resolve_augmentation(settings: Mapping[str, Any], bench: "Benchmark") -> "A
 
     augment, views = settings["augment"], settings["train_views"]
     if settings["tune"] != "head" and views > 1:
-        raise MedicError(f"train_views {views} has no effect without --tune head: leave out --train-views")
+        raise MedicError(f"--train-views {views} requires --tune head")
     if settings["tune"] == "head" and views == 1:
         if augment not in (None, "none"):
-            raise MedicError(f"augment {augment!r} has no effect on one view of a frozen backbone: add --train-views N")
+            raise MedicError(
+                f"--augment {augment!r} has no effect with --tune head and a single view: add --train-views N"
+            )
         return make_augmentation("none")
     augmentation = make_augmentation(augment or bench.augment)
     if views > 1 and augmentation == make_augmentation("none"):
         raise MedicError(
-            f"train_views {views} would be equal without augmentation: give --augment, or leave out --train-views"
+            f"--train-views {views} requires augmentation, or all views are equal: add --augment, or omit --train-views"
         )
     if bench.channels != 3 and (augmentation.jitter or augmentation.grey):
         raise MedicError(
-            f"augmentation changes colours, but {bench.name} has {bench.channels} channels: leave out jitter, grey"
+            f"jitter and grey require 3 channels, but {bench.name} has {bench.channels}: remove them from --augment"
         )
     return augmentation
 
@@ -244,7 +247,7 @@ def _resolve_augmentation(settings: Mapping[str, Any], bench: "Benchmark") -> "A
 def _resolve_classes(
     settings: Mapping[str, Any], bench: "Benchmark", dataset: "LazyDataset", sources: Sequence[str]
 ) -> "ClassSplit":
-    """Return the known and unknown classes: by the name of a split, by lists, or the benchmark's."""
+    """Return the known and unknown classes from a named split, from class lists, or from the benchmark."""
     from medic.data import drawn_split, listed_split, named_split
 
     classes, chosen = dataset.classes, settings["partial"]
@@ -252,7 +255,9 @@ def _resolve_classes(
     partial = _parse_partial(chosen, sources, classes)
     explicit = known is not None or unknown is not None
     if settings["split"] is not None and explicit:
-        raise MedicError(f"split {settings['split']!r} determines the known classes: give --split, or lists of classes")
+        raise MedicError(
+            f"split {settings['split']!r} already sets the known classes: use --split, or --known and --unknown"
+        )
     if not explicit and (name := settings["split"] or bench.split) is not None:
         if is_drawn(name):
             seed = settings["seed"] if settings["trial_seed"] is None else settings["trial_seed"]
@@ -260,12 +265,12 @@ def _resolve_classes(
         else:
             split = named_split(name, bench.name, classes, tuple(sources))
         if split.partial and chosen is not None:
-            raise MedicError(f"split {name!r} determines the classes of each source: leave out --partial")
+            raise MedicError(f"split {name!r} already sets the classes of each source: omit --partial")
         if chosen is None:
             return split
         known, unknown = list(split.known), list(split.unknown)
     present = _present_classes(dataset, sources)
-    if known is None:  # a class that only the target has cannot be learned
+    if known is None:  # a class that only the target contains cannot be learned
         somewhere = set().union(*present.values())
         known = [name for name in classes if name in somewhere and name not in (unknown or ())]
     if _is_auto(chosen):
@@ -275,7 +280,7 @@ def _resolve_classes(
 
 
 def parse_names(values: Sequence[str] | str | None, names: Sequence[str]) -> list[str] | None:
-    """Parse `a b c` and `a,b,c`, or one name; one of `names` may contain a comma itself."""
+    """Parse a list of names, a comma-separated string or a single name; entries of `names` may contain commas."""
     if values is None:
         return None
     several = [str(value) for value in ([values] if isinstance(values, str | int) else values)]
@@ -287,7 +292,7 @@ def _is_auto(partial: object) -> bool:
 
 
 def _present_classes(dataset: "LazyDataset", sources: Sequence[str]) -> dict[str, set[str]]:
-    """Return the classes that every source has images of; a dataset that is not a list of files has all."""
+    """Return the classes with images in each source; a dataset without an image list is assumed to have all."""
     from medic.data import ImageList
 
     if not isinstance(dataset, ImageList):
@@ -299,13 +304,15 @@ def _present_classes(dataset: "LazyDataset", sources: Sequence[str]) -> dict[str
 def _parse_partial(
     value: str | Mapping[str, Sequence[str]] | Sequence[str] | None, sources: Sequence[str], classes: Sequence[str]
 ) -> dict[str, list[str]]:
-    """Parse `domain=class,class` for each domain, or a mapping; `auto` and None give nothing."""
+    """Parse a list of `domain=class,class`, or a mapping. Return an empty dict for `auto` and None."""
     if value is None or _is_auto(value):
         return {}
     if not isinstance(value, Mapping):
         written = [value] if isinstance(value, str) else value
         if not isinstance(written, list | tuple) or not all("=" in str(part) for part in written):
-            raise MedicError(f"partial {value!r}: give the classes of each domain, as in photo=dog,horse, or auto")
+            raise MedicError(
+                f"--partial must list the classes of each domain, as in photo=dog,horse, or be auto, got {value!r}"
+            )
         value = dict(_domain_and_classes(part, sources) for part in written)
     for domain in value:
         check_choice("source domain", domain, sources)
@@ -313,7 +320,7 @@ def _parse_partial(
 
 
 def _domain_and_classes(part: str, sources: Sequence[str]) -> tuple[str, list[str]]:
-    """Split `domain=class,class`; the name of a domain may contain a `=` itself."""
+    """Split `domain=class,class`; a domain name may itself contain `=`."""
     named = [source for source in sources if part.startswith(f"{source}=")]
     domain = max(named, key=len) if named else part.partition("=")[0]
     return domain, [part[len(domain) + 1 :]]

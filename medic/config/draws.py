@@ -1,4 +1,4 @@
-"""DomainBed's random search: hyperparameters drawn from a seed, each by a generator named after it."""
+"""DomainBed's random search: each hyperparameter is drawn by its own generator, seeded by its name."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,11 +23,11 @@ SHARED: Mapping[str, Mapping[str, Law]] = {
     "large": _LARGE,
     "domainnet": {**_LARGE, "batch_size": Range("batch_size", 3, 5, 2.0, whole=True)},
 }
-"""The ranges that all methods share: for images of up to 32 pixels, for larger ones, and for DomainNet."""
+"""Search ranges shared by all methods: for images up to 32 pixels, for larger images, and for DomainNet."""
 
 
 def draw(law: Law, hparams_seed: int, trial_seed: int) -> float | int:
-    """Draw DomainBed's value of a hyperparameter."""
+    """Draw a hyperparameter exactly as DomainBed does."""
     seed = seed_hash(seed_hash(hparams_seed, trial_seed), law.name)
     return law.draw(np.random.RandomState(seed))
 
@@ -41,21 +41,24 @@ def domainbed_draws(
     sources: int,
     tasks: int,
 ) -> dict[str, Any]:
-    """Return the settings that `hparams_seed` draws; settings of the user are left out.
+    """Return the settings drawn with `hparams_seed`, except those that the user has set.
 
-    DomainBed's batch size is per source domain; here it is divided between the tasks of an iteration.
+    DomainBed's batch size counts images per source domain. Here, these images are divided among the tasks of an
+    iteration.
     """
     own = method.preset.get("optimizer", "sgd")
     if "lr" in search and "lr" not in user and user.get("optimizer", own) != own:
         raise MedicError(
-            f"method {method.name!r} interpolates weights, for which optimizer {user['optimizer']!r} has no usual "
-            "rate: leave out --optimizer, or give --lr"
+            f"method {method.name!r} interpolates weights, so optimizer {user['optimizer']!r} has no default learning "
+            "rate: omit --optimizer, or set --lr"
         )
     number = user.get("hparams_seed", 0)
     if number == 0:
         return {}
     if layered["optimizer"] == "sgd" and "lr" not in search:
-        raise MedicError(f"hparams_seed {number} draws learning rates of Adam, as DomainBed: add --optimizer adam")
+        raise MedicError(
+            f"--hparams-seed {number} draws learning rates for Adam, as DomainBed does: add --optimizer adam"
+        )
     trial = user.get("trial_seed", user.get("seed", 0))
 
     def drawn(law: Law) -> Any:
@@ -70,10 +73,10 @@ def domainbed_draws(
         batch = drawn(replace(sizes, low=method.min_log2_batch))
         settings["batch_size"] = max(1, batch * sources // tasks)
     laws = dict(search)
-    if "lr" in laws:  # the interpolation factor of the outer step; DomainBed's rate is that of the inner steps
+    if "lr" in laws:  # the outer step's interpolation factor; DomainBed's rate is for the inner steps
         settings |= {"inner_lr": settings["lr"], "lr": drawn(laws.pop("lr")), "weight_decay": 0.0}
     values = {name: drawn(law) for name, law in laws.items()}
-    if method.strategy.values.get("inner") == "adam":  # whose inner steps have the weight decay too
+    if method.strategy.values.get("inner") == "adam":  # weight decay applies to the inner steps too
         values["decay"] = decay
     hparams = {**values, **parse_hparams(user.get("hparams"))}
     kept = {name: value for name, value in settings.items() if name not in user}

@@ -1,4 +1,4 @@
-"""The evaluation of a run: score, threshold rule, and when to evaluate."""
+"""Settings for the evaluation: score, threshold rule, and when to evaluate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class EvaluationSettings(TypedDict, total=False):
     score: Annotated[
         str,
         setting(
-            "confidence that ranks and rejects: bcls, cls, max-logit, energy, openmax, knn, …",
+            "confidence score that ranks and rejects images: bcls, cls, max-logit, energy, openmax, knn, …",
             default_rule="the method's",
         ),
     ]
@@ -27,7 +27,7 @@ class EvaluationSettings(TypedDict, total=False):
         str,
         setting(
             "threshold rule: source, fixed, hard, two-components or oracle-10",
-            default_rule="source, or the system's own",
+            default_rule="source, or hard for scores that reject by themselves",
             takes="RULE",
         ),
     ]
@@ -41,7 +41,7 @@ class EvaluationSettings(TypedDict, total=False):
         int,
         setting(
             "iterations between checkpoints",
-            default_rule="one minute; always at an evaluation",
+            default_rule="once a minute and at every evaluation",
             limits=COUNT,
             local=True,
             takes="N",
@@ -50,30 +50,28 @@ class EvaluationSettings(TypedDict, total=False):
     views: Annotated[
         int,
         setting(
-            "random views per image at test time, whose outputs are averaged: 32 in MVDG", 1, limits=COUNT, takes="N"
+            "random views per image at test time, whose outputs are averaged (32 in MVDG)", 1, limits=COUNT, takes="N"
         ),
     ]
     all_scores: Annotated[
         bool,
-        setting("measure OSCR by every score, also by those that are fitted on features of the training images", False),
+        setting("report OSCR for every score, including scores fitted on training features", False),
     ]
     save_features: Annotated[
         bool,
-        setting(
-            "keep features in predictions.npz, of training images too, so that scores can be fitted on them", False
-        ),
+        setting("save features in predictions.npz, training images included, to fit scores on them later", False),
     ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig:
-    """The score and the threshold rule that separate known from unknown images, and the times of evaluation."""
+    """The score and threshold rule that separate known from unknown images, and the evaluation schedule."""
 
     score: str
     threshold: str
     evaluate_every: int
     checkpoint_every: int | None
-    """None writes checkpoints by time alone, one a minute."""
+    """None to write a checkpoint once a minute and at every evaluation."""
     views: int
     all_scores: bool
     save_features: bool
@@ -82,18 +80,18 @@ class EvaluationConfig:
 def resolve_evaluation(
     settings: Mapping[str, Any], kind: "ObjectiveKind", head: "type[Head]", iterations: int
 ) -> EvaluationConfig:
-    """Complete the settings of the evaluation for an objective and a head."""
+    """Resolve the evaluation settings for an objective and a head."""
     from medic.models.heads import Head
     from medic.openset import RULES, get_score
 
     score = get_score(settings["score"] or kind.score)
     name = score.name
     if "ova" in score.needs and not head.ova:
-        raise MedicError(f"score {name!r} needs a one-vs-all head: train with --objective ce+ova")
+        raise MedicError(f"score {name!r} requires a one-vs-all head: add --objective ce+ova")
     if "head" in score.needs and head.linear is Head.linear:
-        raise MedicError(f"score {name!r} needs a linear head, which this method lacks: use --score energy")
+        raise MedicError(f"score {name!r} requires a linear head, which this method does not use: use --score energy")
     if "unknown" in score.needs and not head.unknown:
-        raise MedicError(f"score {name!r} needs an output for unknown: train with --objective onering")
+        raise MedicError(f"score {name!r} requires a logit for the unknown class: add --objective onering")
     rule = check_choice("threshold rule", settings["threshold"] or ("hard" if score.rejects else "source"), RULES)
     RULES[rule].check(score)
     every = 300 if iterations >= 1500 else max(1, iterations // 5)

@@ -1,4 +1,4 @@
-"""The execution of a run: device, precision, trackers and output."""
+"""Settings for the execution: device, precision, trackers and output."""
 
 import re
 from dataclasses import dataclass
@@ -13,26 +13,25 @@ Precision = Literal["auto", "fp32", "tf32", "bf16"]
 Switch = Literal["auto", "on", "off"]
 
 TRACKERS = ("tensorboard", "wandb", "mlflow")
-"""Experiment trackers, by the package that each requires."""
+"""Experiment trackers, named after the package that each requires."""
 
 _NAME = re.compile(r"\w[\w.+=,@-]*")
 _RESERVED = re.compile(r"logs|[0-9a-f]{16}")
-"""Names of other directories in the output: logs of a sweep, and runs without a name."""
+"""Names reserved for other directories in the output: the logs of a sweep, and unnamed runs."""
 
 
 class ExecutionSettings(TypedDict, total=False):
     """Settings for the execution. All of them are optional."""
 
-    device: Annotated[Device, setting("auto, cpu or cuda", "auto", local=True)]
+    device: Annotated[Device, setting("device: auto, cpu or cuda", "auto", local=True)]
     precision: Annotated[
         Precision,
         setting(
-            "precision of the network: fp32, tf32, bf16, or auto, which is bf16 on a GPU that supports it and else "
-            "fp32",
+            "network precision: fp32, tf32, bf16, or auto (bf16 on a GPU that supports it, otherwise fp32)",
             "auto",
         ),
     ]
-    capture: Annotated[Switch, setting("capture an iteration as one CUDA graph: auto, on or off", "auto", local=True)]
+    capture: Annotated[Switch, setting("capture each iteration as one CUDA graph: auto, on or off", "auto", local=True)]
     compile: Annotated[
         Switch,
         setting(
@@ -42,7 +41,7 @@ class ExecutionSettings(TypedDict, total=False):
     recompute: Annotated[
         bool,
         setting(
-            "compute activations again in the backward pass, which saves memory (gradient checkpointing)",
+            "recompute activations in the backward pass to save memory (gradient checkpointing)",
             False,
             local=True,
         ),
@@ -50,8 +49,8 @@ class ExecutionSettings(TypedDict, total=False):
     threads: Annotated[
         int,
         setting(
-            "threads on the CPU, kept when a run resumes; another number changes the last digits",
-            default_rule="all cores, or a share of them in a sweep",
+            "number of CPU threads, kept on resume; a different number changes the last digits of the result",
+            default_rule="all cores; in a sweep, an equal share",
             limits=Limits(1, 1024),
             local=True,
             takes="N",
@@ -67,13 +66,13 @@ class ExecutionSettings(TypedDict, total=False):
         ),
     ]
     output: Annotated[
-        PathLike, setting("directory in which the run's directory is created", "runs", local=True, takes="DIR")
+        PathLike, setting("directory in which to create the run directory", "runs", local=True, takes="DIR")
     ]
     name: Annotated[
         str,
         setting(
-            "name of the run's directory in the output",
-            default_rule="a hash of what changes the result",
+            "name of the run directory",
+            default_rule="a hash of the settings that affect the result",
             local=True,
         ),
     ]
@@ -81,7 +80,7 @@ class ExecutionSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionConfig:
-    """The device, speed and output of a run; of these settings only the precision changes the result."""
+    """The device, speed and output of a run. Only the precision affects the result."""
 
     device: Device
     precision: Precision
@@ -89,22 +88,25 @@ class ExecutionConfig:
     compile: Switch
     recompute: bool
     threads: int | None
-    """None leaves torch's own number."""
+    """None for torch's default."""
     track: str
     output: str
     name: str | None
-    """None names the directory by the hash of the run."""
+    """None to name the run directory after the hash of the run."""
 
     def __post_init__(self) -> None:
         check_trackers(self.track)
         if self.name is not None and not _NAME.fullmatch(self.name):
-            raise MedicError(f"name {self.name!r}: give one of letters and digits; _ . + = , @ - may follow")
+            raise MedicError(
+                f"--name must consist of letters, digits and _ . + = , @ - and start with a letter, digit or _, got "
+                f"{self.name!r}"
+            )
         if self.name is not None and _RESERVED.fullmatch(self.name):
-            raise MedicError(f"name {self.name!r} may be that of another run or of logs: choose another --name")
+            raise MedicError(f"name {self.name!r} is reserved for unnamed runs and logs: choose another --name")
 
 
 def check_trackers(names: str) -> list[str]:
-    """Return the trackers in a comma-separated list, installed or not; an empty list for `auto` and `none`."""
+    """Return the trackers in a comma-separated list, installed or not. Empty for `auto` and `none`."""
     if names in ("auto", "none"):
         return []
     return [check_choice("tracker", name, ["auto", "none", *TRACKERS]) for name in names.split(",")]

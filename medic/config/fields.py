@@ -1,6 +1,6 @@
-"""Declarations of settings: help, default, limits and choices, beside the type that a user writes.
+"""Declarations of settings: help, default, limits and choices, next to the type of the value.
 
-A setting is one line of a `TypedDict`, `lr: Annotated[float, setting("learning rate", …)]`. Nothing here imports torch.
+A setting is a field of a `TypedDict`: `lr: Annotated[float, setting("learning rate", …)]`. Nothing here imports torch.
 """
 
 import os
@@ -13,11 +13,11 @@ from medic.errors import MedicError, check_choice
 from medic.utils.parts import COUNT, Limits
 
 PathLike = str | os.PathLike[str]
-"""A path, as text or as an object."""
+"""A path, as a string or a path object."""
 
 
 class Items(Protocol):
-    """A sequence, such as a list or a dataset of torch."""
+    """A sequence, such as a list or a torch dataset."""
 
     def __len__(self) -> int: ...
 
@@ -25,30 +25,30 @@ class Items(Protocol):
 
 
 DatasetSource = Items | Callable[[], Items]
-"""Your own images as Python objects; `medic.train` gives them a name."""
+"""Your own images as Python objects. `medic.train` registers them under a name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A declared setting. Its name, type and group are those of the `TypedDict` that declares it."""
+    """A declared setting. Its name, type and group come from the `TypedDict` that declares it."""
 
     help: str
     default: Any
-    """The value unless a benchmark, starting point, protocol, method or user sets another; None stands for none."""
+    """The value unless a benchmark, starting point, protocol, method or user overrides it. None means "none"."""
     default_rule: str
-    """The rule that determines the default, as help and documentation print it; empty for a constant default."""
+    """The rule that determines the default, as printed in help. Empty for a constant default."""
     limits: Limits | None
     local: bool
-    """Whether the setting leaves the result unchanged. A local setting is not part of a run's identity."""
+    """Whether the setting leaves the result unchanged. Local settings are not part of a run's identity."""
     takes: str
-    """The placeholder for the value in help."""
+    """Placeholder for the value in help."""
     name: str = ""
     hint: Any = None
     group: str = ""
 
     @property
     def kinds(self) -> tuple[Any, ...]:
-        """The types that a value may have; paths are text."""
+        """The accepted types. Paths count as strings."""
         kinds = get_args(self.hint) if get_origin(self.hint) is UnionType else (self.hint,)
         plain = (str if get_origin(kind) is Literal else kind for kind in kinds)
         objects = (NoneType, Items)
@@ -56,19 +56,19 @@ class Setting:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values that the type lists, if it does."""
+        """The accepted values, if the type is a `Literal`."""
         return get_args(self.hint) if get_origin(self.hint) is Literal else ()
 
     @property
     def default_text(self) -> str:
-        """The default for help and documentation; empty for a setting that is off by default."""
+        """The default as printed in help. Empty for a setting that is off by default."""
         return self.default_rule or ("" if self.default is None or self.default is False else str(self.default))
 
     def check(self, value: Any) -> None:
-        """Raise an error if a value of the right type is outside the limits or not among the choices."""
+        """Raise an error if a value of an accepted type is outside the limits or not among the choices."""
         if self.limits is not None and not (isinstance(value, int | float) and self.limits.allow(value)):
             wanted = self.limits.wanted(self.limits is COUNT or isinstance(value, int))
-            raise MedicError(f"{self.name} is {value!r}: give {wanted}")
+            raise MedicError(f"{self.name} must be {wanted}, got {value!r}")
         if self.choices:
             check_choice(self.name, value, self.choices)
 

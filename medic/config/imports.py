@@ -1,7 +1,7 @@
-"""Files and modules that `--import` names: their code is executed, and may register methods and parts of its own.
+"""Execution of the files and modules passed to `--import`, which may register methods and other parts.
 
-This is the only place that executes code because a setting names it. `resolve` calls it for settings that users pass
-to a command; settings that are read from a finished run come here only if the user names the code again.
+Code is executed only if the user passes it to a command. The imports recorded in a finished run are not executed
+unless the user names them again.
 """
 
 import hashlib
@@ -41,36 +41,36 @@ _REGISTRIES: Mapping[str, MutableMapping[str, Any]] = {
     "sampler": SAMPLERS,
     "average": AVERAGES,
 }
-"""The registries that a plug-in may add to, by what an entry is called."""
+"""Registries that a plug-in may extend, by the noun for an entry."""
 _KINDS: Mapping[str, type] = {"method": Method, "dataset": Benchmark, "score": Score}
-"""The classes of entries that have a name of their own, which must be that of the registry."""
+"""Classes of entries with a `name` attribute, which must equal the key in the registry."""
 
 _BUILT_IN = frozenset((kind, entry) for kind, registry in _REGISTRIES.items() for entry in registry)
-"""The entries of this package."""
+"""Entries defined by this package."""
 _executed: dict[str, str] = {}
-"""The hash of the code that was executed last, by absolute path or by module."""
+"""Hash of the code executed last, by absolute path or module name."""
 _owners: dict[tuple[str, str], str] = {}
-"""The path or module that has added an entry, by the registry and the entry's name."""
+"""The path or module that added an entry, by registry and entry name."""
 
 
 def execute(names: str | Iterable[str]) -> list[Plugin]:
-    """Execute files and modules, each once unless it has changed, and return what was executed."""
+    """Execute files and modules, and return them with their hashes. A file runs again only if it has changed."""
     check_files(names)
     return [_execute_module(name) if is_module(name) else _execute_file(name) for name in absolute(names)]
 
 
 def executed() -> dict[str, str]:
-    """Return the hashes of the code that was executed in this process, by absolute path or by module."""
+    """Return the hashes of all code executed in this process, by absolute path or module name."""
     return dict(_executed)
 
 
 def file_module(path: str) -> ModuleType | None:
-    """Return the module that a file was executed as, or None for the name of a module."""
+    """Return the module created for an executed file, or None if `path` is a module name."""
     return sys.modules.get(f"medic_import_{_executed[path][:16]}")
 
 
 def is_local(kind: str, entry: str) -> bool:
-    """Whether an entry of a registry was added by code of this process alone, so that another process lacks it."""
+    """Return whether an entry exists in this process only, because no import or installed package defines it."""
     installed = entry in METHOD_GROUP.sources if kind == "method" else False
     known = (kind, entry) in _BUILT_IN or (kind, entry) in _owners or installed
     return entry in _REGISTRIES[kind] and not known
@@ -82,14 +82,14 @@ def _execute_file(name: str) -> Plugin:
     except OSError as error:
         raise MedicError(f"--import {name} cannot be read: {error.strerror}") from error
     digest = hashlib.sha256(source).hexdigest()
-    if digest not in _executed.values():  # it may be the same code at another place
+    if digest not in _executed.values():  # the same code may have been executed from another path
         module = ModuleType(f"medic_import_{digest[:16]}")
         module.__file__ = name
         sys.modules[module.__name__] = module  # where dataclasses and pickle look for it
         linecache.checkcache(name)
         try:
             with _registering(name):
-                # Compiled from the bytes that were hashed, whatever happens to the file meanwhile.
+                # Compile the hashed bytes: the file may change in the meantime.
                 exec(compile(source, name, "exec"), module.__dict__)
                 _add_methods(module)
         except BaseException:
@@ -103,7 +103,7 @@ def _execute_file(name: str) -> Plugin:
 def _execute_module(name: str) -> Plugin:
     if name not in _executed:
         if Path(f"{name}.py").is_file() and importlib.util.find_spec(name.partition(".")[0]) is None:
-            raise MedicError(f"--import {name}: there is no such module, but a file: give {name}.py")
+            raise MedicError(f"--import {name}: module not found; to execute the file, pass {name}.py")
         with _registering(name):
             _add_methods(importlib.import_module(name))
         _executed[name] = module_hash(name)
@@ -112,7 +112,7 @@ def _execute_module(name: str) -> Plugin:
 
 
 def _add_methods(module: ModuleType) -> None:
-    """Register the methods in a tuple `METHODS` of a module, which is how the files of `medic/systems` list theirs."""
+    """Register the methods that a module lists in `METHODS`, as the modules in `medic/systems` do."""
     listed = vars(module).get("METHODS")
     for method in listed if isinstance(listed, tuple | list) else ():
         METHODS[method.name] = method
@@ -120,7 +120,7 @@ def _add_methods(module: ModuleType) -> None:
 
 @contextmanager
 def _registering(name: str) -> Iterator[None]:
-    """Note what the code inside registers; undo it if the code fails or replaces an entry that is not its own."""
+    """Record what the enclosed code registers. Undo it if the code fails or replaces an entry it does not own."""
     before = {kind: dict(registry) for kind, registry in _REGISTRIES.items()}
     try:
         try:
@@ -143,20 +143,20 @@ def _registering(name: str) -> Iterator[None]:
 
 
 def _check(name: str, kind: str, entry: str, value: Any, replaced: bool) -> None:
-    """Refuse an entry of another type or name, or one that replaces an entry of somebody else."""
+    """Raise an error for an entry of the wrong type or name, or one that replaces an entry of other code."""
     wanted = _KINDS.get(kind)
     if wanted is not None and not isinstance(value, wanted):
-        raise MedicError(f"--import {name}: {kind} {entry!r} is a {type(value).__name__}: give a {wanted.__name__}")
+        raise MedicError(f"--import {name}: {kind} {entry!r} must be a {wanted.__name__}, got {type(value).__name__}")
     if wanted is not None and value.name != entry:
-        raise MedicError(f"--import {name}: {kind} {entry!r} is called {value.name!r}: give it one name")
+        raise MedicError(f"--import {name}: {kind} registered as {entry!r} must have that name, got {value.name!r}")
     if replaced and (owner := _owners.get((kind, entry))) != name:
-        unowned = "is built in" if (kind, entry) in _BUILT_IN else "exists already"
+        unowned = "is built in" if (kind, entry) in _BUILT_IN else "already exists"
         of = unowned if owner is None else f"is defined in {owner}"
-        raise MedicError(f"--import {name} defines the {kind} {entry!r}, which {of}: give it another name")
+        raise MedicError(f"--import {name} redefines {kind} {entry!r}, which {of}: choose another name")
 
 
 def _line(error: BaseException, name: str) -> str:
-    """Return the last line of the file that an error came through."""
+    """Return the last line of the file in the traceback of an error, as `, line N`."""
     if isinstance(error, SyntaxError):
         return f", line {error.lineno}" if error.filename == name else ""
     trace, line = error.__traceback__, None

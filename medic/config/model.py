@@ -1,4 +1,4 @@
-"""The model of a run: its backbone, head and layers."""
+"""Settings for the model: backbone, head and layers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,14 +25,14 @@ class ModelSettings(TypedDict, total=False):
     backbone: Annotated[
         str,
         setting(
-            "convnet, mnist-cnn, gfnet_h_ti, a model of timm, or a function of yours, MODULE:FUNCTION",
+            "network: convnet, mnist-cnn, gfnet_h_ti, any timm model, or your own function as MODULE:FUNCTION",
             default_rule="the benchmark's",
         ),
     ]
     weights: Annotated[
         PathLike,
         setting(
-            "weights of the backbone: a safetensors or torch file, or timm's by name, imagenet-v1 or a tag like "
+            "pretrained weights for the backbone: a safetensors or torch file, imagenet-v1, or a timm tag such as "
             "tv_in1k",
             local=True,
             takes="FILE|NAME",
@@ -41,55 +41,64 @@ class ModelSettings(TypedDict, total=False):
     tune: Annotated[
         str,
         setting(
-            "what is trained beside the head: all, last:N (blocks), norm (layers), adapters (LoRA), or head, which "
-            "trains nothing else, on features that are computed once",
+            "what to train: all, last:N (the head and the last N blocks), norm (the head and normalisation layers), "
+            "adapters (the head and LoRA adapters), or head (the head alone, on features computed once)",
             "all",
             takes="PART",
         ),
     ]
-    lora_rank: Annotated[int, setting("rank of the adapters", default_rule="8", limits=COUNT, takes="N")]
+    lora_rank: Annotated[int, setting("rank of the LoRA adapters", default_rule="8", limits=COUNT, takes="N")]
     lora_alpha: Annotated[
-        float, setting("scale of the adapters, divided by their rank", default_rule="16", limits=POSITIVE, takes="X")
+        float, setting("LoRA scale, which is divided by the rank", default_rule="16", limits=POSITIVE, takes="X")
     ]
     lora_dropout: Annotated[
         float,
-        setting("dropout of the adapters' inputs", default_rule="none", limits=Limits(0, 1, below=True), takes="P"),
+        setting(
+            "dropout on the inputs of the LoRA adapters",
+            default_rule="none",
+            limits=Limits(0, 1, below=True),
+            takes="P",
+        ),
     ]
     pool: Annotated[
         Pool,
         setting(
-            "how a model of timm pools its last map or tokens: token, avg, max, avgmax, or own, as it was pretrained",
+            "how a timm model pools its features: token, avg, max, avgmax, or own (as in pretraining)",
             "own",
         ),
     ]
     head: Annotated[
         str,
-        setting("close, separate, shared, reciprocal, ring, branches or prompted", default_rule="the objective's"),
+        setting(
+            "head: close, separate, shared, reciprocal, ring, branches or prompted", default_rule="the objective's"
+        ),
     ]
     layer: Annotated[
         str,
-        setting("layer inside the backbone: mixstyle, aloft-e, aloft-s or none", "none", default_rule="the method's"),
+        setting(
+            "layer to insert into the backbone: mixstyle, aloft-e, aloft-s or none", "none", default_rule="the method's"
+        ),
     ]
     batch_norm: Annotated[
         BatchNorm,
         setting(
-            "batch-norm statistics: local to each process, sync over all, or frozen",
-            default_rule="frozen from pretrained weights, otherwise local",
+            "batch-norm statistics: local (per process), sync (across processes) or frozen",
+            default_rule="frozen with pretrained weights, otherwise local",
         ),
     ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A backbone with its weights, head, inserted layer and batch-norm policy."""
+    """The backbone with its weights, head, inserted layer and batch-norm mode."""
 
     backbone: str
     weights: str | None
-    """None for weights that are drawn at random."""
+    """None for random initialisation."""
     tune: str
-    """The part of the backbone that is trained, as `medic.models.tuning.Tune` reads it."""
+    """The part of the backbone to train, in the notation of `medic.models.tuning.Tune`."""
     lora_rank: int | None
-    """The settings of the adapters are None without adapters."""
+    """None, like the other LoRA settings, if the model has no adapters."""
     lora_alpha: float | None
     lora_dropout: float | None
     pool: Pool
@@ -99,7 +108,7 @@ class ModelConfig:
 
     @property
     def tuning(self) -> "Tune":
-        """The part of the backbone that is trained, with the settings of the adapters."""
+        """The part of the backbone to train, with the LoRA settings."""
         from medic.models.tuning import Tune
 
         tune = Tune.parse(self.tune)
@@ -109,7 +118,7 @@ class ModelConfig:
 
     @property
     def head_alone(self) -> bool:
-        """Whether the head alone is trained, on features of the backbone."""
+        """Whether only the head is trained, on the features of a frozen backbone."""
         return self.tune == "head"
 
     @property
@@ -121,14 +130,14 @@ class ModelConfig:
 
 
 def resolve_model(settings: Mapping[str, Any], kind: "ObjectiveKind") -> ModelConfig:
-    """Complete the settings of the model for an objective."""
+    """Resolve the model settings for an objective."""
     from medic.models import HEADS, LAYERS
     from medic.models.tuning import Tune
 
     head = check_choice("head", settings["head"] or kind.heads[0], HEADS)
     if head not in kind.heads:
         fitting, objective = " or ".join(kind.heads), settings["objective"]
-        raise MedicError(f"head {head!r} does not fit objective {objective!r}: use --head {fitting}")
+        raise MedicError(f"head {head!r} does not support objective {objective!r}: use --head {fitting}")
     tune = settings["tune"]
     lora = _resolve_lora(settings, Tune.parse(tune))
     return ModelConfig(
@@ -146,24 +155,24 @@ def resolve_model(settings: Mapping[str, Any], kind: "ObjectiveKind") -> ModelCo
 
 
 def _resolve_lora(settings: Mapping[str, Any], tune: "Tune") -> dict[str, Any]:
-    """Return the complete settings of the adapters, if there are any."""
+    """Return the complete LoRA settings. Empty if the model has no adapters."""
     defaults = {"lora_rank": tune.rank, "lora_alpha": tune.alpha, "lora_dropout": tune.dropout}
     set_by_user = {name: settings[name] for name in defaults if settings[name] is not None}
     if tune.kind == "adapters":
         return {**defaults, **set_by_user}
     if set_by_user:
-        raise MedicError(f"{next(iter(set_by_user))} has no effect on tune {settings['tune']!r}: use --tune adapters")
+        raise MedicError(f"{next(iter(set_by_user))} requires --tune adapters, got {settings['tune']!r}")
     return {}
 
 
 def find_backbone(chosen: str | None, method: "Method", bench: "Benchmark") -> str:
-    """Return the backbone of a run: the user's, the method's or the benchmark's."""
+    """Return the name of the backbone: the user's choice, the method's, or the benchmark's default."""
     backbone = chosen or method.backbone or bench.backbone
     if method.backbone not in (None, backbone):
-        raise MedicError(f"method {method.name!r} works inside {method.backbone}: leave out --backbone {backbone}")
+        raise MedicError(f"method {method.name!r} requires backbone {method.backbone}: omit --backbone {backbone}")
     if bench.channels != 3 and backbone != bench.backbone:
         raise MedicError(
-            f"backbone {backbone!r} takes images of 3 channels, but {bench.name!r} has {bench.channels}: "
+            f"backbone {backbone!r} expects images with 3 channels, but {bench.name!r} has {bench.channels}: "
             f"use --backbone {bench.backbone}"
         )
     return backbone

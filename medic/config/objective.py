@@ -1,4 +1,4 @@
-"""The objective of a run: losses, penalty, strategy, and the hyperparameters of all parts."""
+"""Settings for the objective: losses, penalty, inner steps, and the hyperparameters of all parts."""
 
 import json
 import math
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 OPTIONS = ("lr", "weight_decay", "momentum", "batch_size", "iterations")
-"""Hyperparameters of other codebases that have an option of their own here."""
+"""Names that other codebases treat as hyperparameters, and that are separate options here."""
 
 
 Order = Literal["first", "second"]
@@ -27,24 +27,27 @@ BnBuffers = Literal["keep", "interpolate", "restore"]
 
 
 OVA_SCALE = 0.5
-"""The default factor of the one-vs-all loss, that of the authors' code."""
+"""Default weight of the one-vs-all loss, as in the authors' code."""
 
 
 class ObjectiveSettings(TypedDict, total=False):
     """Settings for the objective and the strategy. All of them are optional."""
 
     objective: Annotated[
-        str, setting("ce, ce+ova, ova, or a system's own: arpl, onering, …", "ce", default_rule="the method's")
+        str,
+        setting("loss: ce, ce+ova, ova, or a method's own, such as arpl or onering", "ce", default_rule="the method's"),
     ]
-    penalty: Annotated[str, setting("term added to the risk: balance, vrex, coral, …", default_rule="the method's")]
+    penalty: Annotated[str, setting("penalty added to the loss: balance, vrex, coral, …", default_rule="the method's")]
     hparams: Annotated[
         dict[str, Any] | str,
-        setting("hyperparameters of the method: weight=10,ema=0.9 (`medic methods NAME` lists them)", takes="NAME=X,…"),
+        setting(
+            "method hyperparameters, such as weight=10,ema=0.9 (`medic methods NAME` lists them)", takes="NAME=X,…"
+        ),
     ]
     hparams_seed: Annotated[
         int,
         setting(
-            "draw lr, weight decay, batch size and hyperparameters as DomainBed does; 0 for the defaults",
+            "seed for drawing lr, weight decay, batch size and hyperparameters as DomainBed does; 0 uses the defaults",
             0,
             limits=NONNEGATIVE,
             takes="N",
@@ -53,7 +56,7 @@ class ObjectiveSettings(TypedDict, total=False):
     ova_scale: Annotated[
         float,
         setting(
-            "factor of the one-vs-all loss: 1 in the paper, 0.5 in its authors' code",
+            "weight of the one-vs-all loss: 1 in the paper, 0.5 in the authors' code",
             default_rule=f"{OVA_SCALE}",
             limits=POSITIVE,
             takes="X",
@@ -62,7 +65,7 @@ class ObjectiveSettings(TypedDict, total=False):
     ova_floor: Annotated[
         float,
         setting(
-            "added inside the logarithms of the one-vs-all loss: 1e-8 in the authors' code",
+            "constant added inside the logarithms of the one-vs-all loss: 1e-8 in the authors' code",
             default_rule="0",
             limits=NONNEGATIVE,
             takes="X",
@@ -72,59 +75,61 @@ class ObjectiveSettings(TypedDict, total=False):
         float,
         setting(
             "learning rate of the inner steps",
-            default_rule="the method's, or by starting point",
+            default_rule="set by the method or the starting point",
             limits=POSITIVE,
             takes="RATE",
         ),
     ]
     order: Annotated[
-        Order, setting("derivatives through the inner steps: first or second order", default_rule="the method's")
+        Order, setting("order of the derivatives through the inner steps: first or second", default_rule="the method's")
     ]
     bn_buffers: Annotated[
         BnBuffers,
-        setting("batch-norm statistics after inner steps: keep, interpolate or restore", default_rule="the method's"),
+        setting(
+            "batch-norm statistics after the inner steps: keep, interpolate or restore", default_rule="the method's"
+        ),
     ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig:
-    """The losses and penalty to minimise, and the inner steps that descend them."""
+    """The losses and penalty to minimise, and the settings of the inner steps."""
 
     objective: str
     penalty: str | None
     hparams: dict[str, Any] | None
-    """The hyperparameters of all parts by name; None if the method has none."""
+    """Hyperparameters of all parts by name. None if the method has no hyperparameters."""
     hparams_seed: int
     ova_scale: float | None
-    """None, like `ova_floor`, if the one-vs-all loss is not trained."""
+    """None, like `ova_floor`, if the objective has no one-vs-all loss."""
     ova_floor: float | None
     inner_lr: float | None
-    """None, like the two below, if the strategy has no inner steps."""
+    """None, like `order` and `bn_buffers`, if the strategy has no inner steps."""
     order: Order | None
     bn_buffers: BnBuffers | None
 
 
 def find_objective(name: str) -> "ObjectiveKind":
-    """Return a kind of objective by name."""
+    """Return an objective by name."""
     from medic.objectives import OBJECTIVES
 
     return OBJECTIVES[check_choice("objective", name, OBJECTIVES)]
 
 
 def trains_ova(kind: "ObjectiveKind") -> bool:
-    """Return whether the one-vs-all loss is part of an objective."""
+    """Return whether an objective includes the one-vs-all loss."""
     return any(loss.name == "ova" for loss in kind.losses)
 
 
 def resolve_objective(
     settings: Mapping[str, Any], hparams: dict[str, Any], strategy: "Part[Strategy]"
 ) -> ObjectiveConfig:
-    """Complete the settings of the objective, with all hyperparameters and the values of the strategy."""
+    """Resolve the objective settings, including all hyperparameters and the settings of the inner steps."""
     objective = settings["objective"]
     ova, second_order = trains_ova(find_objective(objective)), strategy.values.get("second_order")
     for name in ("ova_scale", "ova_floor"):
         if settings[name] is not None and not ova:
-            raise MedicError(f"{name} has no effect on objective {objective!r}: use --objective ce+ova or ova")
+            raise MedicError(f"{name} requires --objective ce+ova or ova, got {objective!r}")
     return ObjectiveConfig(
         objective=objective,
         penalty=settings["penalty"],
@@ -139,13 +144,13 @@ def resolve_objective(
 
 
 Values = dict[str, dict[str, Any]]
-"""Values of hyperparameters by part and name."""
+"""Hyperparameter values by part and name."""
 
 
 def assign(parts: Iterable[Part[Any]], chosen: Mapping[str, Any], dataset: str, method: str) -> Values:
-    """Assign chosen values to the hyperparameters of parts, and the defaults for a dataset to the others.
+    """Return the value of every hyperparameter: the chosen one, or the default for the dataset.
 
-    A name that two parts share is given as `part.name`.
+    If two parts share a name, `chosen` must qualify it as `part.name`.
     """
     values: Values = {}
     for part in parts:
@@ -156,23 +161,21 @@ def assign(parts: Iterable[Part[Any]], chosen: Mapping[str, Any], dataset: str, 
             values.setdefault(part.name, {})[name] = _converted(name, value, kind)
     for name in chosen:
         if not values:
-            raise MedicError(
-                f"--hparams {name}: method {method!r} has no hyperparameters; `medic methods NAME` lists them"
-            )
+            raise MedicError(f"--hparams {name}: method {method!r} has no hyperparameters: omit --hparams")
         owners = [part for part, own in values.items() if name in own]
         if len(owners) > 1:
             raise MedicError(
-                f"--hparams {name} is a hyperparameter of {' and '.join(owners)}: write {owners[0]}.{name}"
+                f"--hparams {name} is ambiguous, both {' and '.join(owners)} have it: use {owners[0]}.{name}"
             )
         if name not in {f"{part}.{own}" for part, names in values.items() for own in names}:
             if name in OPTIONS:
-                raise MedicError(f"--hparams {name}: {name} has an option of its own, use --{name.replace('_', '-')}")
+                raise MedicError(f"--hparams {name}: {name} is a separate option, use --{name.replace('_', '-')}")
             check_choice("hyperparameter", name, by_name(values), f"of method {method!r}")
     return values
 
 
 def by_name(values: Values) -> dict[str, Any]:
-    """Return all values by the names that tell them apart."""
+    """Return all values by name, qualified as `part.name` where parts share a name."""
     owners = Counter(name for names in values.values() for name in names)
     return {
         name if owners[name] == 1 else f"{part}.{name}": value
@@ -182,7 +185,7 @@ def by_name(values: Values) -> dict[str, Any]:
 
 
 def parse_hparams(hparams: Mapping[str, Any] | str | None) -> dict[str, Any]:
-    """Parse `weight=10,anneal=500`, the same as JSON, or a mapping."""
+    """Parse hyperparameters from `weight=10,anneal=500`, from JSON, or from a mapping."""
     if not isinstance(hparams, str):
         return dict(hparams or {})
     try:
@@ -193,56 +196,56 @@ def parse_hparams(hparams: Mapping[str, Any] | str | None) -> dict[str, Any]:
     except MedicError:
         raise
     except (ValueError, RecursionError):
-        raise MedicError(f"hparams {hparams!r}: give numbers by name, as in weight=10,anneal=500") from None
+        raise MedicError(f"--hparams must be numbers by name, as in weight=10,anneal=500, got {hparams!r}") from None
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return values by name, each of which is given once."""
+    """Return values by name, and raise an error for a repeated name."""
     for name, count in Counter(name for name, _ in pairs).items():
         if count > 1:
-            raise MedicError(f"--hparams {name} is given twice: leave one out")
+            raise MedicError(f"--hparams sets {name} twice: remove one of them")
     return dict(pairs)
 
 
 def _converted(name: str, value: Any, kind: type) -> Any:
-    """Convert a number to the type of its default."""
+    """Convert a hyperparameter to the type of its default."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise MedicError(f"hparams {name} is {value!r}: give a number")
+        raise MedicError(f"hparams {name} must be a number, got {value!r}")
     if not math.isfinite(value):
-        raise MedicError(f"hparams {name} is {value}: give a finite number")
+        raise MedicError(f"hparams {name} must be finite, got {value}")
     if kind is int and value != int(value):
-        raise MedicError(f"hparams {name} is {value}: give a whole number")
+        raise MedicError(f"hparams {name} must be a whole number, got {value}")
     return kind(value)
 
 
 def check_penalty(name: str, grid: "GridSpec", batch_size: int, head: "type[Head]", networks: int) -> None:
-    """Refuse a penalty that would do nothing, or something else, with these tasks and this head."""
+    """Raise an error if a penalty does not work with these tasks and this head."""
     from medic.objectives import PENALTIES
 
     penalty = PENALTIES[name]
     if penalty.fixed_order and (grid.pairing != "ordered" or len(grid.sizes) > 1):
-        raise MedicError(f"penalty {name!r} needs every domain as a task, all in one step: use --method {name}")
+        raise MedicError(f"penalty {name!r} requires one task per domain, all in one step: use --method {name}")
     if penalty.compares_tasks and max(grid.sizes) < 2:
         raise MedicError(
-            f"penalty {name!r} compares the tasks of a step, which has only one: use more domains or --domain-splits"
+            f"penalty {name!r} requires at least two tasks per step: use more source domains or --domain-splits"
         )
     if batch_size < penalty.min_samples:
         raise MedicError(
-            f"penalty {name!r} needs at least {penalty.min_samples} images per task, not {batch_size}: "
+            f"penalty {name!r} requires at least {penalty.min_samples} images per task, got {batch_size}: "
             "raise --batch-size or --images"
         )
     if "ova" in penalty.needs and not head.ova:
-        raise MedicError(f"penalty {name!r} needs a one-vs-all head: add --objective ce+ova")
+        raise MedicError(f"penalty {name!r} requires a one-vs-all head: add --objective ce+ova")
     if penalty.needs_linear_head and (head.nonlinear or networks > 1):
         reason = head.nonlinear or "those of several networks are not"
-        raise MedicError(f"penalty {name!r} needs logits that are linear in the features, but {reason}")
+        raise MedicError(f"penalty {name!r} requires logits that are linear in the features, but {reason}")
 
 
 def check_networks(objective: str, grid: "GridSpec", sources: Sequence[str]) -> None:
-    """Refuse a grid that has not every source domain as a task, in order, for an objective of several networks."""
+    """Raise an error if an objective with several networks does not get one task per source domain, in order."""
     alone = grid.domains == math.prod(grid.splits.values()) == len(sources)
     if not alone or grid.pairing != "ordered" or grid.sizes != (len(sources),) * 2:
         raise MedicError(
-            f"objective {objective!r} has a network per source domain, each a task of two steps: "
-            f"use --method {objective} and leave out --domain-splits, --class-splits, --axes and --steps"
+            f"objective {objective!r} trains one network per source domain and requires the tasks of its own method: "
+            f"use --method {objective}, and omit --domain-splits, --class-splits, --axes and --steps"
         )

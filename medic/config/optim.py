@@ -1,4 +1,4 @@
-"""The optimisation of a run: iterations, optimizer, learning rates and weight averaging."""
+"""Settings for the optimisation: iterations, optimizer, learning rates and weight averaging."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,31 +17,40 @@ class OptimSettings(TypedDict, total=False):
 
     iterations: Annotated[
         int,
-        setting("outer updates", default_rule="300, 1000 or 1200, by starting point", limits=COUNT, takes="N"),
+        setting(
+            "number of outer updates",
+            default_rule="300, 1000 or 1200, set by the starting point",
+            limits=COUNT,
+            takes="N",
+        ),
     ]
-    optimizer: Annotated[Optimizer, setting("sgd, adam or adamw", default_rule="the method's, or by starting point")]
+    optimizer: Annotated[
+        Optimizer, setting("optimizer: sgd, adam or adamw", default_rule="set by the method or the starting point")
+    ]
     lr: Annotated[
         float,
         setting(
             "learning rate",
-            default_rule="the method's, or by benchmark and starting point",
+            default_rule="set by the method, or by benchmark and starting point",
             limits=POSITIVE,
             takes="RATE",
         ),
     ]
     momentum: Annotated[
-        float, setting("momentum of sgd", default_rule="the method's", limits=Limits(0, 1, below=True), takes="X")
+        float, setting("SGD momentum", default_rule="the method's", limits=Limits(0, 1, below=True), takes="X")
     ]
     weight_decay: Annotated[
         float,
-        setting("weight decay", default_rule="the method's, or by starting point", limits=NONNEGATIVE, takes="RATE"),
+        setting(
+            "weight decay", default_rule="set by the method or the starting point", limits=NONNEGATIVE, takes="RATE"
+        ),
     ]
     head_lr_scale: Annotated[
         float,
         setting(
-            "learning rate of the heads relative to the backbone's",
+            "learning rate of the head, as a multiple of the backbone's",
             1.0,
-            default_rule="the method's, 1",
+            default_rule="the method's, or 1",
             limits=POSITIVE,
             takes="X",
         ),
@@ -49,9 +58,9 @@ class OptimSettings(TypedDict, total=False):
     layer_decay: Annotated[
         float,
         setting(
-            "learning rate of each block relative to that of the next one, counted from the head",
+            "layer-wise learning-rate decay: factor per block, counted back from the head",
             1.0,
-            default_rule="by starting point",
+            default_rule="set by the starting point",
             limits=Limits(0, 1, above=True),
             takes="X",
         ),
@@ -59,8 +68,8 @@ class OptimSettings(TypedDict, total=False):
     head_first: Annotated[
         int,
         setting(
-            "iterations in which the head alone is trained, before the rest (LP-FT)",
-            default_rule="by starting point",
+            "iterations that train the head alone before the whole network (LP-FT)",
+            default_rule="set by the starting point",
             limits=NONNEGATIVE,
             takes="N",
         ),
@@ -68,53 +77,64 @@ class OptimSettings(TypedDict, total=False):
     clip_norm: Annotated[
         float,
         setting(
-            "largest norm of the gradient; 0 does not limit it",
+            "maximum gradient norm; 0 disables clipping",
             0.0,
-            default_rule="by starting point",
+            default_rule="set by the starting point",
             limits=NONNEGATIVE,
             takes="X",
         ),
     ]
     schedule: Annotated[
-        Schedule, setting("step, cosine or constant", default_rule="the method's, or by starting point")
+        Schedule,
+        setting(
+            "learning-rate schedule: step, cosine or constant", default_rule="set by the method or the starting point"
+        ),
     ]
     warmup: Annotated[
-        int, setting("iterations of linear warm-up", default_rule="by starting point", limits=NONNEGATIVE, takes="N")
+        int,
+        setting(
+            "iterations of linear learning-rate warm-up",
+            default_rule="set by the starting point",
+            limits=NONNEGATIVE,
+            takes="N",
+        ),
     ]
-    averaging: Annotated[str, setting("average of weights as the result: swad, tail, ema or none", default_rule="swad")]
+    averaging: Annotated[
+        str, setting("weight averaging for the final model: swad, tail, ema or none", default_rule="swad")
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig:
-    """The outer optimizer, its schedule, and the averaging of weights."""
+    """The outer optimizer, its schedule, and the weight averaging."""
 
     iterations: int
     optimizer: Optimizer
     lr: float
     momentum: float | None
-    """None if the optimizer has none."""
+    """None if the optimizer does not use momentum."""
     weight_decay: float
     head_lr_scale: float
     layer_decay: float
     head_first: int
-    """The number of iterations in which the head alone is trained."""
+    """Number of iterations that train the head alone."""
     clip_norm: float
-    """0 if the gradient is not limited."""
+    """Maximum gradient norm. 0 disables clipping."""
     schedule: Schedule
     warmup: int
     averaging: str
 
 
 def resolve_optim(settings: Mapping[str, Any]) -> OptimConfig:
-    """Complete the settings of the optimisation; the rates have been layered before."""
+    """Resolve the optimisation settings. Learning rates must already be combined from all layers."""
     from medic.training import AVERAGES
 
     iterations, warmup = settings["iterations"], settings["warmup"]
     if warmup > iterations:
-        raise MedicError(f"warmup is {warmup}: give at most the {iterations} iterations")
+        raise MedicError(f"--warmup must be at most --iterations ({iterations}), got {warmup}")
     head_first = settings["head_first"]
     if head_first > iterations:
-        raise MedicError(f"head_first is {head_first}: give at most the {iterations} iterations")
+        raise MedicError(f"--head-first must be at most --iterations ({iterations}), got {head_first}")
     return OptimConfig(
         iterations=iterations,
         optimizer=settings["optimizer"],

@@ -1,4 +1,4 @@
-"""The parts that a run is built of: strategy, objective, penalty and so on, with their hyperparameters."""
+"""The parts that make up a run, such as strategy, objective and penalty, with their hyperparameters."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -17,7 +17,7 @@ from medic.utils.parts import Law, Part, hyperparameters
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The parts that a run is built of, with the values of their hyperparameters."""
+    """The parts that make up a run, with their hyperparameter values."""
 
     strategy: Part[Strategy]
     objective: Part[Objective]
@@ -30,12 +30,12 @@ class Parts:
     callbacks: tuple[Part[Callback], ...]
 
     def __iter__(self) -> Iterator[Part[Any]]:
-        """Iterate over the parts in the order in which their hyperparameters are listed."""
+        """Iterate over the parts in the order in which `medic methods` lists their hyperparameters."""
         single = (self.objective, self.penalty, self.change, self.layer, self.strategy, self.sampler, self.averaging)
         return (part for part in (*self.losses, *single, *self.callbacks) if part is not None)
 
     def build_objective(self, **ova: float | None) -> Objective:
-        """Make the objective with its losses, penalty and change; `ova` are values of the one-vs-all loss."""
+        """Build the objective with its losses, penalty and change. `ova` holds arguments of the one-vs-all loss."""
         return self.objective.build(
             losses=[loss.build(**(ova if loss.name == "ova" else {})) for loss in self.losses],
             penalties=[] if self.penalty is None else [self.penalty.build()],
@@ -44,7 +44,7 @@ class Parts:
 
     @property
     def inspecting(self) -> str | None:
-        """The part that works on images or inside the backbone, if there is one."""
+        """The penalty or objective that accesses images or the inside of the backbone, if any."""
         if self.penalty is not None and getattr(self.penalty.kind, "inspects_backbone", False):
             return f"penalty {self.penalty.name!r}"
         inspects = getattr(self.objective.kind, "inspects_backbone", False)
@@ -59,7 +59,7 @@ class Parts:
 def find_parts(
     method: Method, objective: str, penalty: str | None, layer: str, averaging: str, grid: GridSpec
 ) -> Parts:
-    """Return the parts of a method with these settings."""
+    """Return the parts of a method for the given settings."""
     kind = OBJECTIVES[objective]
     sampling = grid.sampling if grid.classes is not None else None
     callbacks = [part for part in (method.callback, SAMPLER_CALLBACKS.get(sampling or "")) if part is not None]
@@ -77,7 +77,7 @@ def find_parts(
 
 
 def assign_hparams(parts: Parts, hparams: Mapping[str, Any], dataset: str, method: str) -> tuple[Parts, dict[str, Any]]:
-    """Return the parts with the values of their hyperparameters, and all of these by name."""
+    """Return the parts with their hyperparameters set, and all hyperparameter values by name."""
     values = assign(parts, hparams, dataset, method)
 
     def with_values(part: Any) -> Any:
@@ -93,29 +93,29 @@ def assign_hparams(parts: Parts, hparams: Mapping[str, Any], dataset: str, metho
 def fit_strategy(
     parts: Parts, user: Mapping[str, Any], inner_lr: float | None, bn_buffers: str | None, lr: float, grid: GridSpec
 ) -> Parts:
-    """Return the parts with a strategy that has the run's inner rate, order and batch-norm buffers.
+    """Return the parts with the run's inner learning rate, order and batch-norm buffers set on the strategy.
 
-    None keeps the strategy's own value. Settings of the user that would have no effect raise an error.
+    None keeps the strategy's own value. User settings that would have no effect raise an error.
     """
     part = parts.strategy
     strategy = part.build()
     if not isinstance(strategy, InnerLoop):
         for name in {"inner_lr", "bn_buffers", "order"} & user.keys():
-            raise MedicError(f"{name} has no effect on {part.name!r}, which has no inner steps: leave it out")
+            raise MedicError(f"{name} has no effect on {part.name!r}, which has no inner steps: omit it")
         return parts
     if "order" in user and not hasattr(strategy, "second_order"):
-        raise MedicError(f"order has no effect on {part.name!r}, which is of first order: leave it out")
+        raise MedicError(f"order has no effect on {part.name!r}, which is always first-order: omit it")
     strategy.check_steps(len(grid.sizes))
     inner = part.changed(lr=strategy.lr if inner_lr is None else inner_lr, bn_buffers=bn_buffers or strategy.bn_buffers)
     if hasattr(strategy, "second_order"):
         inner = inner.changed(second_order=user["order"] == "second" if "order" in user else strategy.second_order)
-    # Interpolated statistics move as far as the weights would by an outer SGD; Adam has no such fraction.
+    # Interpolated statistics move by the same fraction as the weights under an outer SGD; Adam has no such fraction.
     factor = inner.build().interpolation_factor(lr, grid.tasks)  # type: ignore[attr-defined]
     return replace(parts, strategy=inner.changed(bn_rate=factor))
 
 
 def search_ranges(method: Method, penalty: str | None) -> dict[str, Law]:
-    """Return the search ranges of the hyperparameters of a method with a penalty."""
+    """Return the search ranges for the hyperparameters of a method and a penalty."""
     parts = [method.strategy, method.change, None if penalty is None else Part(penalty, PENALTIES[penalty])]
     ranges = {name: law for part in parts if part is not None for name, law in part.search().items()}
     return {**ranges, **method.search}

@@ -1,7 +1,7 @@
-"""The paper's experiments as settings, in two versions: the paper's text, and its authors' code.
+"""Settings of the paper's experiments, in two versions: as in the paper's text and as in the authors' code.
 
-`docs/protocols.md` lists both item by item, with the place of every value; a test holds this module against it. Where
-the paper is silent, both have the value of the code.
+`docs/protocols.md` lists the source of every value, and a test checks this module against it. Where the paper does not
+state a value, both versions use that of the code.
 """
 
 from collections.abc import Mapping
@@ -13,30 +13,30 @@ from medic.tasks import GridSpec, Separation
 
 @dataclass(frozen=True)
 class Protocol:
-    """The settings of the paper's experiments by one of its sources."""
+    """One version of the settings of the paper's experiments."""
 
     source: str
-    """What tables call it."""
+    """Name of the source in tables."""
     iterations: int
-    """Outer updates on most datasets."""
+    """Number of outer updates on most datasets."""
     ova: Mapping[str, float]
     """Settings of the one-vs-all loss."""
     separate: Separation
-    """Where adaptive sampling puts classes that are confused: into different tasks, or also into different steps."""
+    """Whether adaptive sampling puts confused classes into different tasks, or also into different steps."""
     groups: int | None = None
-    """The number of class groups that are split where there are at least as many classes; None for single classes."""
+    """Number of class groups to split, if there are at least as many classes. None to split single classes."""
     close_set_groups: Mapping[str, int] = field(default_factory=dict)
-    """The same by dataset, where all classes are known."""
+    """Number of class groups by dataset, for closed-set experiments."""
 
     def settings(self, dataset: str, trains_ova: bool) -> dict[str, Any]:
-        """Return the settings of a run, below those of its method."""
+        """Return the settings of a run, which the method and the user may override."""
         iterations = LONGER.get(dataset, self.iterations)
         return {"averaging": "none", "iterations": iterations, **(self.ova if trains_ova else {})}
 
     def fitted(
         self, grid: GridSpec, user_settings: Mapping[str, Any], dataset: str, known: int, unknown: int
     ) -> GridSpec:
-        """Return the grid of a method with the class splits of the protocol, except for what was given."""
+        """Return a method's grid with the class splits of the protocol. User settings take priority."""
         splits = grid.classes
         if splits is None:
             return grid
@@ -51,7 +51,7 @@ class Protocol:
 
 
 LONGER = {"domainnet": 30_000, "terra-incognita": 10_000}
-"""Outer updates on larger datasets. The authors' code has no numbers of its own for them."""
+"""Number of outer updates on larger datasets, for both versions: the authors' code does not state it."""
 
 PROTOCOLS = {
     "paper": Protocol("paper", 5000, {"ova_scale": 1.0, "ova_floor": 0.0}, "step"),
@@ -64,11 +64,11 @@ PROTOCOLS = {
         close_set_groups={"terra-incognita": 5, "domainnet": 20},
     ),
 }
-"""The two versions by the name that `--protocol` knows them by."""
+"""Protocols by their `--protocol` name."""
 
 STATED = frozenset(
     "dataset images target sources classes split partial holdout backbone weights objective head score ova_scale "
     "ova_floor domain_splits class_splits steps sampling separate class_groups batch_size inner_lr order optimizer lr "
     "schedule iterations averaging".split()
 )
-"""Settings and conditions that the paper's text states. All others are the code's, DomainBed's or our reading."""
+"""Settings and conditions stated in the paper. All others come from the code, DomainBed or our own reading."""

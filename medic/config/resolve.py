@@ -1,7 +1,7 @@
-"""From the settings that a user writes to a complete configuration, and to the parts that it names.
+"""Resolution of user settings into a complete configuration and the parts that it names.
 
-Settings are layers: defaults ← starting point ← protocol ← method ← penalty ← drawn hyperparameters ← user settings.
-Everything is complete and checked before an image is read or a file is written.
+Settings are combined in layers: defaults ← starting point ← protocol ← method ← penalty ← drawn hyperparameters ← user
+settings. Everything is resolved and checked before any image is read or any file is written.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,10 +48,10 @@ from medic.utils.parts import Law
 from medic.utils.plugins import Plugin
 
 _RATES = frozenset({"lr", "momentum", "weight_decay", "head_lr_scale"})
-"""Settings whose value in a method's preset belongs to the method's own optimizer."""
+"""Preset values that are tuned for the method's own optimizer."""
 
 OpenDataset = Callable[[Benchmark, Path | None, int], LazyDataset]
-"""Opens the dataset of a benchmark below a root, for a seed."""
+"""Function that opens the dataset of a benchmark, given the benchmark, its root and a seed."""
 
 
 def open_dataset(bench: Benchmark, root: Path | None, seed: int) -> LazyDataset:
@@ -60,7 +60,7 @@ def open_dataset(bench: Benchmark, root: Path | None, seed: int) -> LazyDataset:
 
 
 def open_once() -> OpenDataset:
-    """Return a function like `open_dataset` that lists the images of each dataset only once."""
+    """Return a variant of `open_dataset` that caches each dataset, so that its images are listed only once."""
     datasets: dict[tuple[str, Path | None, int | None], LazyDataset] = {}
 
     def find(bench: Benchmark, root: Path | None, seed: int) -> LazyDataset:
@@ -74,7 +74,7 @@ def open_once() -> OpenDataset:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A run that is ready to be built: its configuration, and what the configuration names."""
+    """A run that is ready to be built: its configuration, and the objects that the configuration names."""
 
     config: Config
     user_settings: Mapping[str, Any]
@@ -82,21 +82,21 @@ class Plan:
     method: Method
     benchmark: Benchmark
     dataset: LazyDataset
-    """The images, listed but not read."""
+    """The dataset, whose images are listed but not yet read."""
     start: str
-    """The name of the starting point."""
+    """Name of the starting point."""
     grid: GridSpec
     parts: Parts
     search: Mapping[str, Law]
-    """The search ranges of the hyperparameters."""
+    """Search ranges of the hyperparameters."""
     weights: Path | None
-    """The file of the backbone's weights; None for weights that are drawn at random."""
+    """File with the backbone weights. None for random initialisation."""
     plugins: tuple[Plugin, ...]
-    """Code from outside this package that the run uses."""
+    """Code outside this package that the run uses."""
 
     @property
     def seed(self) -> int:
-        """The root of all random draws."""
+        """The seed for all random numbers."""
         return self.config.run.seed
 
     @property
@@ -106,25 +106,25 @@ class Plan:
 
     @property
     def precision(self) -> Precision:
-        """The precision of the network on this device."""
+        """The network precision on this device."""
         return pick_precision(self.config.execution.precision, self.device)
 
     @property
     def batch_size(self) -> int:
-        """The number of images per task."""
+        """Number of images per task."""
         return self.config.tasks.batch_size
 
     @property
     def networks(self) -> int:
-        """The number of networks of the model."""
+        """Number of networks in the model."""
         several = OBJECTIVES[self.config.objective.objective].networks == "domain"
         return len(self.config.data.sources) if several else 1
 
 
 def resolve(settings: Mapping[str, Any], open_dataset: OpenDataset = open_dataset) -> Plan:
-    """Complete the settings of a user, check all of them, and find what they name.
+    """Complete and check the user's settings, and look up everything that they name.
 
-    Code that the setting `imports` names is executed first. Images are listed but not read.
+    Files and modules listed in `imports` are executed first. Images are listed but not read.
     """
     user = check_settings(settings)
     imported = execute(user.get("imports") or ())
@@ -133,7 +133,7 @@ def resolve(settings: Mapping[str, Any], open_dataset: OpenDataset = open_datase
     imported += use_sources(user)
     for name, find in (("method", find_method), ("dataset", benchmark)):
         if name in user:
-            user[name] = find(user[name]).name  # in our spelling
+            user[name] = find(user[name]).name  # canonical spelling
     complete = _complete(DEFAULTS, user)
     execution = _resolve_execution(complete)
     method, bench = find_method(complete["method"]), benchmark(complete["dataset"])
@@ -181,11 +181,11 @@ def resolve(settings: Mapping[str, Any], open_dataset: OpenDataset = open_datase
     _check(plan)
     if model.weights is None:
         return plan
-    return replace(plan, weights=find_weights(backbone, model.weights))  # last, because it may take a download
+    return replace(plan, weights=find_weights(backbone, model.weights))  # last, because this may download a file
 
 
 def _complete(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Combine layers of settings, of which the last has priority; settings that none of them has are None."""
+    """Combine layers of settings; later layers take priority. Settings in no layer are None."""
     complete: dict[str, Any] = dict.fromkeys(SETTINGS)
     for layer in layers:
         complete |= {name: value for name, value in layer.items() if value is not None}
@@ -193,21 +193,21 @@ def _complete(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resolve_execution(settings: Mapping[str, Any]) -> ExecutionConfig:
-    """Return the settings of the execution, and raise an error for those that need a GPU where there is none."""
+    """Resolve the execution settings. Raise an error for settings that require a GPU if there is none."""
     names = [field.name for field in fields(ExecutionConfig)]
     config = ExecutionConfig(**{name: settings[name] for name in names})
     device = pick_device(config.device)
     if device.type != "cuda" and config.capture == "on":
-        raise MedicError("capture 'on' needs a GPU: use --capture auto")
+        raise MedicError("--capture on requires a GPU: use --capture auto")
     if device.type != "cuda" and config.precision == "tf32":
-        raise MedicError("precision 'tf32' needs a GPU: use --precision fp32 or bf16")
+        raise MedicError("--precision tf32 requires a GPU: use --precision fp32 or bf16")
     if config.precision == "bf16" and emulates_bf16(device):
-        warn("this CPU emulates bf16, which is about a hundred times slower than fp32: use --precision fp32")
+        warn("this CPU emulates bf16, about a hundred times slower than fp32: use --precision fp32")
     return config
 
 
 def _find_start(user: Mapping[str, Any], backbone: str, image_size: int) -> str:
-    """Return the name of the starting point; a protocol of the paper does not depend on it."""
+    """Return the name of the starting point. The paper's protocols always use `scratch`."""
     weights = None if "protocol" in user else user.get("weights")
     tune = "all" if "protocol" in user else user.get("tune", "all")
     trained = weights is not None and tune != "head"
@@ -224,16 +224,16 @@ def _layer(
     own_objective = preset.get("objective", DEFAULTS["objective"])
     objective = user.get("objective", own_objective)
     if objective != own_objective:
-        preset.pop("score", None)  # a method's score reads its own objective
-    # A method that has a rate and names no optimizer has the rate of SGD.
+        preset.pop("score", None)  # a method's score relies on its own objective
+    # A preset with a learning rate but no optimizer means SGD.
     own_optimizer = preset.get("optimizer", "sgd" if preset.get("lr") is not None else start.optimizer)
     optimizer = user.get("optimizer", own_optimizer)
     of_start = {**start.settings(optimizer, bench.lr), "optimizer": optimizer}
-    shares = {name: of_start.pop(name) for name in ("warmup", "head_first")}  # of the iterations
+    shares = {name: of_start.pop(name) for name in ("warmup", "head_first")}  # fractions of the iterations
     if optimizer != own_optimizer:
         preset = _without_rates(preset)
     if _at_size(preset, data.image_size).get("lr") is not None:
-        of_start["clip_norm"] = 0.0  # it belongs to the starting point's own rate
+        of_start["clip_norm"] = 0.0  # clipping is tuned for the starting point's own rate
     penalty = user.get("penalty", preset.get("penalty"))
     of_penalty = {} if penalty is None else PENALTIES[check_choice("penalty", penalty, PENALTIES)].preset
     protocol: dict[str, Any] = {}
@@ -250,14 +250,14 @@ def _layer(
 
 
 def _at_size(layer: Mapping[str, Any], image_size: int) -> dict[str, Any]:
-    """Return settings with the rates that depend on the image size in pixels as numbers."""
+    """Return settings with every size-dependent rate replaced by its value at this image size in pixels."""
     return {name: value.at(image_size) if isinstance(value, Rate) else value for name, value in layer.items()}
 
 
 def _without_rates(preset: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a method's preset for an optimizer that is not the method's own, to which its rates belong.
+    """Return a method's preset without the rates tuned for its own optimizer, for use with another optimizer.
 
-    An inner rate that follows the outer one keeps the method's value, because the inner optimizer stays the same.
+    An inner rate tied to the outer rate keeps the method's value, because the inner optimizer stays the same.
     """
     kept = {name: value for name, value in preset.items() if name not in _RATES}
     if kept.get("inner_lr") == "lr":
@@ -268,10 +268,10 @@ def _without_rates(preset: Mapping[str, Any]) -> dict[str, Any]:
 def _inner_lr(
     inner_lr: float | str | None, method: Method, start: Start, optim: OptimConfig, benchmark_lr: float
 ) -> float | None:
-    """Return the inner learning rate: as set, or as a multiple of the outer one; None for the strategy's own.
+    """Return the inner learning rate, or None for the strategy's own.
 
-    Inner steps are plain SGD. With another outer optimizer, the inner rate is derived from the starting point's SGD
-    rate.
+    Unless set explicitly, it is a multiple of the outer SGD rate. Inner steps are always plain SGD, so with another
+    outer optimizer the multiple is taken of the starting point's SGD rate.
     """
     if inner_lr == "lr":
         return optim.lr
@@ -283,14 +283,14 @@ def _inner_lr(
 
 
 def _resolve_grid(user: Mapping[str, Any], method: Method, data: DataConfig, dataset: LazyDataset) -> GridSpec:
-    """Return the grid of the tasks, fitted to the data."""
+    """Return the task grid, fitted to the data."""
     domains = len(data.sources)
     classes = min(len(data.classes.of_source(source)) for source in data.sources)
     if domains < method.min_domains:
         others = [name for name, other in METHODS.items() if _works(other, domains, classes)]
         raise MedicError(
-            f"method {method.name!r} needs {method.min_domains} source domains, but there are {domains}: "
-            f"add some to --sources, or use --method {' or '.join(others[:3])}"
+            f"method {method.name!r} requires at least {method.min_domains} source domains, got {domains}: "
+            f"add domains to --sources, or use --method {' or '.join(others[:3])}"
         )
     grid = resolve_grid(cast(TaskSettings, user), method, domains, classes, dataset.axes)
     if "protocol" not in user:
@@ -299,7 +299,7 @@ def _resolve_grid(user: Mapping[str, Any], method: Method, data: DataConfig, dat
 
 
 def _works(method: Method, domains: int, classes: int) -> bool:
-    """Whether a method that splits domains can do so with this number of them."""
+    """Return whether a method splits domains and works with this number of domains and classes."""
     if method.grid.domains is None or domains < method.min_domains or method.each_domain:
         return False
     strategy = method.strategy.build()
@@ -313,17 +313,17 @@ def _works(method: Method, domains: int, classes: int) -> bool:
 
 
 def _check(plan: Plan) -> None:
-    """Raise an error for combinations that cannot work, and for settings that would have no effect."""
+    """Raise an error for settings that do not work together or have no effect."""
     config, parts = plan.config, plan.parts
     if "momentum" in plan.user_settings and config.optim.optimizer != "sgd":
-        raise MedicError(f"momentum has no effect on optimizer {config.optim.optimizer!r}: use --optimizer sgd")
+        raise MedicError(f"--momentum requires --optimizer sgd, got {config.optim.optimizer!r}")
     if parts.penalty is not None:
         check_penalty(parts.penalty.name, plan.grid, plan.batch_size, config.model.head_kind, plan.networks)
     if OBJECTIVES[parts.objective.name].networks == "domain":
         check_networks(parts.objective.name, plan.grid, config.data.sources)
     for part in parts:
         if part.name not in ("ce", "ova") and part is not parts.objective:
-            part.build()  # which checks its hyperparameters
+            part.build()  # checks the hyperparameters
     losses = [loss.build() for loss in parts.losses]
     parts.objective.build(losses=losses, change=None if parts.change is None else parts.change.build())
     for callback in parts.callbacks:
@@ -333,52 +333,58 @@ def _check(plan: Plan) -> None:
 
 
 def _check_recompute(plan: Plan) -> None:
-    """Raise an error if blocks of the network cannot be computed again in the backward pass."""
+    """Raise an error if the network does not support recomputation in the backward pass."""
     config, parts = plan.config, plan.parts
     layer = f"layer {parts.layer.name!r}" if parts.layer is not None else None
     if config.model.head_alone:
-        raise MedicError("recompute has no effect with tune 'head': leave out --recompute")
+        raise MedicError("--recompute has no effect with --tune head: omit --recompute")
     if config.execution.compile == "on":
-        raise MedicError("compile 'on' and recompute exclude each other: leave out one of them")
+        raise MedicError("--compile on and --recompute cannot be combined: omit one of them")
     if parts.second_order:
-        raise MedicError(f"recompute: method {plan.method.name!r} needs second derivatives: use --order first")
+        raise MedicError(
+            f"--recompute does not support the second derivatives of method {plan.method.name!r}: add --order first"
+        )
     if part := layer or parts.inspecting:
-        raise MedicError(f"recompute: {part} works inside the backbone: leave out --recompute")
+        raise MedicError(
+            f"--recompute does not support {part}, which accesses the inside of the backbone: omit --recompute"
+        )
     if config.model.batch_norm != "frozen" and has_batch_norm(config.model.backbone, config.data.image_size):
-        raise MedicError("recompute would move batch-norm statistics twice: use --batch-norm frozen")
+        raise MedicError("--recompute would update batch-norm statistics twice: add --batch-norm frozen")
 
 
 def _check_score(plan: Plan) -> None:
-    """Raise an error if a score reads the weights of one head, but there are several networks."""
+    """Raise an error if a score reads the weights of a single head but the model has several networks."""
     score = plan.config.evaluation.score
     if "head" in get_score(score).needs and plan.networks > 1:
         several = f"method {plan.method.name!r} trains several"
-        raise MedicError(f"score {score!r} reads the weights of one head, but {several}: use --score energy")
+        raise MedicError(f"score {score!r} requires a single head, but {several}: use --score energy")
 
 
 def _check_speed(plan: Plan) -> None:
-    """Raise an error if a network that parts of the method look into is to be compiled or frozen."""
+    """Raise an error if a method does not support a compiled or frozen network."""
     config, parts = plan.config, plan.parts
     if config.execution.compile == "on":
         if parts.second_order:
             name = plan.method.name
-            raise MedicError(f"compile 'on': method {name!r} needs second derivatives, which torch.compile lacks")
+            raise MedicError(
+                f"--compile on: torch.compile does not support second derivatives, which method {name!r} uses"
+            )
         if parts.inspecting:
             raise MedicError(
-                f"compile 'on': {parts.inspecting} works inside the network, which then cannot be compiled"
+                f"--compile on does not support {parts.inspecting}, which accesses the inside of the network"
             )
     if config.execution.recompute:
         _check_recompute(plan)
     if not config.model.head_alone:
         return
     if config.optim.layer_decay < 1:
-        raise MedicError("layer_decay has no effect with tune 'head', which trains no block: leave out --layer-decay")
+        raise MedicError("--layer-decay has no effect with --tune head, which trains no blocks: omit --layer-decay")
     if config.optim.head_first:
-        raise MedicError("head_first has no effect with tune 'head', which trains nothing else: leave out --head-first")
+        raise MedicError("--head-first has no effect with --tune head, which trains only the head: omit --head-first")
     if config.evaluation.views > 1:
-        raise MedicError(f"{config.evaluation.views} views have no effect on a frozen backbone: leave out --views")
+        raise MedicError(f"--views {config.evaluation.views} has no effect on a frozen backbone: omit --views")
     layer = f"layer {parts.layer.name!r}" if parts.layer is not None else None
     if part := layer or parts.inspecting:
-        raise MedicError(f"{part} works inside the backbone, which is frozen: leave out --tune")
+        raise MedicError(f"{part} works inside the backbone, which --tune head freezes: omit --tune")
     if plan.networks > 1:
-        raise MedicError(f"objective {parts.objective.name!r} has several backbones: leave out --tune")
+        raise MedicError(f"objective {parts.objective.name!r} uses several backbones: omit --tune")

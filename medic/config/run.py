@@ -1,4 +1,4 @@
-"""The run itself: its method and the seed of its random draws."""
+"""Settings of the run as a whole: its method, seed and protocol."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypedDict
@@ -10,23 +10,23 @@ from medic.utils.parts import NONNEGATIVE
 class RunSettings(TypedDict, total=False):
     """Settings for the run as a whole. All of them are optional."""
 
-    method: Annotated[str, setting("what to train (`medic methods` lists them)", "medic++")]
+    method: Annotated[str, setting("method to train (`medic methods` lists all)", "medic++")]
     imports: Annotated[
         list[str],
         setting(
-            "Python file or module to execute first, which may register methods, penalties, datasets and scores",
+            "Python file or module to execute first; it may register methods, penalties, datasets and scores",
             local=True,
             takes="FILE|MODULE",
         ),
     ]
-    seed: Annotated[int, setting("root of all random draws", 0, limits=NONNEGATIVE, takes="N")]
+    seed: Annotated[int, setting("seed for all random numbers", 0, limits=NONNEGATIVE, takes="N")]
     extend: Annotated[
-        PathLike, setting("finished run to continue to more --iterations, with its other settings", takes="RUN")
+        PathLike, setting("finished run to train for more --iterations; its other settings are kept", takes="RUN")
     ]
     protocol: Annotated[
         Literal["paper", "authors"],
         setting(
-            "settings of the paper's experiments: paper, as in its text, or authors, as in their code",
+            "settings of the paper's experiments: paper (as in the text) or authors (as in the authors' code)",
             default_rule="neither",
         ),
     ]
@@ -34,7 +34,7 @@ class RunSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """The method of a run, and the seed of its random draws."""
+    """The method, seed and protocol of a run."""
 
     method: str
     imports: list[str] | None

@@ -1,6 +1,7 @@
-"""The settings of a run by name, as the command line, a YAML file or Python gives them.
+"""All settings of a run, as passed on the command line, in a YAML file or from Python.
 
-Nothing here imports torch or executes code. Of all settings only `imports` can name code (see `medic.config.imports`).
+Nothing here imports torch or executes code. For settings that name code, see `medic.config.imports` and
+`medic.config.sources`.
 """
 
 import os
@@ -30,22 +31,22 @@ ALIASES = {
     "data_dir": "root",
     "holdout_fraction": "holdout",
 }
-"""Names of settings in other codebases."""
+"""Names that other codebases use for our settings."""
 
 MEANINGS: Mapping[str, tuple[str, str]] = {
-    "epochs": ("iterations", "runs are measured in iterations of --images images: use --iterations N"),
-    "resume": ("output", "a stopped run resumes when the same command is run again: leave it out"),
+    "epochs": ("iterations", "training is measured in iterations of --images images: use --iterations N"),
+    "resume": ("output", "to resume a stopped run, run the same command again without this option"),
     "num_workers": (
         "threads",
-        "images are decoded once, by threads: leave it out, or limit the threads of the CPU with --threads N",
+        "medic decodes images once, in threads: omit this option, or limit the CPU threads with --threads N",
     ),
-    "gpu": ("device", "use --device cuda; the variable CUDA_VISIBLE_DEVICES selects the GPU"),
-    "gpus": ("device", "use --device cuda; `medic sweep` has a run on every GPU, torchrun one run on several"),
+    "gpu": ("device", "use --device cuda, and select the GPU with the environment variable CUDA_VISIBLE_DEVICES"),
+    "gpus": ("device", "use --device cuda; `medic sweep` trains one run per GPU, torchrun one run on several GPUs"),
     "lr_scheduler": ("schedule", "use --schedule step, cosine or constant"),
-    "batch": ("batch_size", "use --batch-size N, the images per task, or --images N, those per iteration"),
+    "batch": ("batch_size", "use --batch-size N for images per task, or --images N for images per iteration"),
     "img_size": ("image_size", "use --image-size PX"),
     "data": ("root", "use --root DIR"),
-    "test_envs": ("target", "domains are given by name, not by number: use --target NAME"),
+    "test_envs": ("target", "medic selects domains by name, not by number: use --target NAME"),
     "arch": ("backbone", "use --backbone NAME, or --backbone MODULE:FUNCTION for your own network"),
     "amp": ("precision", "use --precision bf16"),
     "metric": ("metrics", "use --metrics NAME"),
@@ -55,7 +56,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "freeze": ("tune", "use --tune head"),
     "soup": ("output", "use `medic soup` to average the weights of finished runs"),
 }
-"""Options of other tools: the setting that people mean, and what to do. A hint is for commands with that option."""
+"""Options of other tools: the equivalent setting, and a hint for commands that accept this setting."""
 _SAME = {
     "epochs": ("epoch", "num_epochs", "max_epochs", "n_epochs"),
     "num_workers": ("workers",),
@@ -73,7 +74,7 @@ _SPELLED = {other: name for name, others in _SAME.items() for other in others}
 
 
 def meaning(spelling: str) -> tuple[str, str] | None:
-    """Return the setting that an option of another tool stands for, and a hint, if the option is known."""
+    """Return the setting equivalent to another tool's option, and a hint. None for an unknown option."""
     name = spelling.lstrip("-").replace("-", "_")
     return MEANINGS.get(_SPELLED.get(name, name))
 
@@ -88,7 +89,7 @@ GROUPS: Mapping[str, type] = {
     "evaluation": EvaluationSettings,
     "execution": ExecutionSettings,
 }
-"""The declarations of settings by the name of their group."""
+"""Groups of settings by name."""
 
 
 class Settings(
@@ -102,11 +103,11 @@ class Settings(
     ExecutionSettings,
     total=False,
 ):
-    """All settings of a run, as users write them in Python, in a file or on the command line. All are optional."""
+    """All settings of a run, in Python, in a file or on the command line. All of them are optional."""
 
 
 def _declared(name: str, hint: Any, group: str) -> Setting:
-    """Return the setting that a line of a group declares, `name: Annotated[type, setting(…)]`."""
+    """Return the setting declared by a field of a group, `name: Annotated[type, setting(…)]`."""
     kind, setting = get_args(hint)
     return replace(cast(Setting, setting), name=name, hint=kind, group=group)
 
@@ -116,49 +117,49 @@ SETTINGS: Mapping[str, Setting] = {
     for group, declared in GROUPS.items()
     for name, hint in get_type_hints(declared, include_extras=True).items()
 }
-"""All settings by name, in the order of their groups."""
+"""All settings by name, ordered by group."""
 
 DEFAULTS: Mapping[str, Any] = {
     name: setting.default for name, setting in SETTINGS.items() if setting.default is not None
 }
-"""The lowest layer of every configuration: the settings whose default is always the same value."""
+"""Settings with a constant default: the lowest layer of every configuration."""
 
 
 def setting_name(spelling: str) -> str:
-    """Return the name of a setting that may be spelled as in other codebases, or with hyphens."""
+    """Return the canonical name of a setting, which may contain hyphens or be an alias from another codebase."""
     name = spelling.replace("-", "_")
     return ALIASES.get(name, name)
 
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that change the result. A soup also has the hashes of its runs."""
+    """Return the settings that affect the result. For a soup, they include the hashes of its runs."""
     soup = {"soup": settings["soup"]} if settings.get("soup") else {}
     return {**{name: settings.get(name) for name, setting in SETTINGS.items() if not setting.local}, **soup}
 
 
 _CALLED: Mapping[Any, str] = {
-    str: "text",
+    str: "a valid string",
     bool: "true or false",
     int: "a whole number",
     float: "a number",
     list[str]: "a list of names",
     list[int]: "a list of whole numbers",
-    dict[str, int]: "names with whole numbers",
-    dict[str, list[str]]: "names with lists",
-    dict[str, Any]: "names with values",
+    dict[str, int]: "a mapping from names to whole numbers",
+    dict[str, list[str]]: "a mapping from names to lists",
+    dict[str, Any]: "a mapping from names to values",
 }
-"""The names of types in messages."""
+"""Descriptions of types in messages."""
 
 
 def known_setting(name: str, where: str = "") -> str:
-    """Return the name of a setting, or raise with the one that is meant; `where` names the file it is in."""
+    """Return the name of a setting, or raise an error that suggests one. `where` says where the name was found."""
     if name not in SETTINGS and (meant := meaning(name)):
         raise MedicError(f"unknown setting {name!r}{where and ' '}{where}: {meant[1]}")
     return check_choice("setting", name, SETTINGS, where)
 
 
 def check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the names, types and limits of settings; return them with paths as text and without None."""
+    """Check the names, types and limits of settings. Return them without None, and with paths as strings."""
     checked: dict[str, Any] = {}
     for name, value in settings.items():
         setting = SETTINGS[known_setting(name)]
@@ -168,15 +169,15 @@ def check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         if not any(_fits(value, kind) for kind in setting.kinds):
             wanted = " or ".join(_CALLED[kind] for kind in setting.kinds)
             several = isinstance(value, list | tuple) and not any(get_origin(kind) is list for kind in setting.kinds)
-            hint = "; a sweep combines several values of a setting under `span`" if several else ""
-            raise MedicError(f"{name} is {value!r}: give {wanted}{hint}")
+            hint = "; to combine several values, use `span` in a sweep" if several else ""
+            raise MedicError(f"{name} must be {wanted}, got {value!r}{hint}")
         setting.check(value)
         checked[name] = value
     return checked
 
 
 def _plain(value: Any) -> Any:
-    """Return a copy of a value with paths as text, lists for tuples and dicts for other mappings."""
+    """Copy a value, converting paths to strings, tuples to lists and mappings to dicts."""
     if isinstance(value, os.PathLike):
         return str(value)
     if isinstance(value, Mapping):
@@ -186,13 +187,13 @@ def _plain(value: Any) -> Any:
 
 def _fits(value: Any, kind: Any) -> bool:
     parts = get_args(kind)
-    if kind == list[str] and not isinstance(value, list | tuple):  # one name, or several with commas
+    if kind == list[str] and not isinstance(value, list | tuple):  # a single name, or several separated by commas
         value = [value]
     if get_origin(kind) is list:
         return isinstance(value, list | tuple) and all(_fits(part, parts[0]) or type(part) is int for part in value)
     if get_origin(kind) is dict:
         return isinstance(value, Mapping) and all(_fits(part, parts[1]) for part in value.values())
-    if isinstance(value, int) and abs(value) >= 2**63:  # neither torch nor numpy takes it
+    if isinstance(value, int) and abs(value) >= 2**63:  # too large for torch and numpy
         return False
     if isinstance(value, str) and _UNWRITABLE.search(value):
         return False
@@ -201,4 +202,4 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 _UNWRITABLE = re.compile("[\0\ud800-\udc7f\udd00-\udfff]")
-"""NUL, which no path has, and halves of characters; other halves stand for bytes of names that are not UTF-8."""
+"""NUL and lone surrogates, except U+DC80–U+DCFF, which stand for the non-UTF-8 bytes of file names."""

@@ -1,8 +1,8 @@
-"""Your own networks and datasets: functions that make them, `module:function`, and existing objects.
+"""Custom networks and datasets: functions that create them, named `module:function`, or existing objects.
 
-A function that can be imported is recorded by name and by the hash of its module, so that a run resumes in another
-process. An object, or a function that only this process knows, is called `live:NAME-NUMBER`: such a run cannot resume.
-As with `medic.config.imports`, code is executed only if the user names it, never because a finished run does.
+An importable function is recorded by name, with the hash of its module, so that the run can resume in another process.
+An object, or a function that exists only in this process, is named `live:NAME-NUMBER`, and its run cannot resume. As in
+`medic.config.imports`, code is executed only if the user names it, never because a finished run names it.
 """
 
 import importlib
@@ -26,32 +26,32 @@ from medic.utils.plugins import Plugin, is_module, module_hash
 
 LIVE = "live"
 KINDS = ("backbone", "dataset")
-"""The settings that may name a source."""
+"""Settings that accept a source."""
 _live: dict[str, Plugin] = {}
-"""The objects of this process, by name."""
+"""Objects that exist only in this process, by name."""
 _hashes: dict[str, str] = {}
-"""The hashes of modules when they were first used."""
+"""Hash of each module when it was first used."""
 
 
 def is_source(name: Any) -> bool:
-    """Whether the value of a setting names a source, `module:function` or `live:NAME`."""
+    """Return whether a setting's value names a source: `module:function` or `live:NAME`."""
     module, colon, rest = str(name).partition(":")
     return bool(colon) and is_module(module) and rest.replace("-", "").isidentifier()
 
 
 def is_live(name: Any) -> bool:
-    """Whether the value of a setting names an object that only one process has."""
+    """Return whether a setting's value names an object that exists in a single process."""
     return is_source(name) and str(name).startswith(f"{LIVE}:")
 
 
 def name_source(kind: str, source: Any) -> str:
-    """Return the name of a function or an object, and register it as a backbone or a dataset."""
+    """Register a function or an object as a backbone or dataset, and return its name."""
     if _is_function(source) and (name := _importable(source)):
         _register(kind, name, source)
         _hash_module(name.partition(":")[0])
         return name
     title = getattr(source, "__name__", type(source).__name__)
-    # Nothing tells whether two objects are the same, since code and attributes count too: each has its own name.
+    # Two objects cannot be compared reliably, code and attributes included, so each gets its own name.
     number = uuid.uuid4().hex
     name = f"{LIVE}:{title if title.isidentifier() else 'object'}-{number[:8]}"
     _register(kind, name, _as_function(kind, source))
@@ -60,13 +60,13 @@ def name_source(kind: str, source: Any) -> str:
 
 
 def forget_source(kind: str, name: str) -> None:
-    """Forget an object of this process, which nobody needs by its name any longer."""
+    """Unregister an object of this process."""
     (OURS if kind == "backbone" else BENCHMARKS).pop(name)
     del _live[name]
 
 
 def use_sources(settings: Mapping[str, Any]) -> list[Plugin]:
-    """Import and register the sources that settings of a user name; return them with their hashes."""
+    """Import and register the sources named in the user's settings, and return them with their hashes."""
     plugins = []
     for kind in KINDS:
         name = settings.get(kind)
@@ -74,7 +74,7 @@ def use_sources(settings: Mapping[str, Any]) -> list[Plugin]:
             continue
         if is_live(name):
             if name not in _live:
-                raise MedicError(f"{kind} {name!r} is an object of another process: give the object again")
+                raise MedicError(f"{kind} {name!r} is an object of another process: pass the object again")
             plugins.append(_live[name])
             continue
         module = str(name).partition(":")[0]
@@ -85,9 +85,9 @@ def use_sources(settings: Mapping[str, Any]) -> list[Plugin]:
 
 
 def allow_sources(settings: Mapping[str, Any], where: str) -> None:
-    """Register the sources of settings that the user did not write, if the user has named their modules.
+    """Register the sources named in a run's settings, provided that the user has imported their modules.
 
-    Otherwise raise an error, because a file from someone else must not decide which code runs.
+    Otherwise raise an error, because an untrusted file must not decide which code runs. `where` describes the run.
     """
     for kind in KINDS:
         name = str(settings.get(kind))
@@ -97,17 +97,19 @@ def allow_sources(settings: Mapping[str, Any], where: str) -> None:
         way = f"medic.load(PATH, model=…) or --import {module}" if kind == "backbone" else f"--import {module}"
         if is_live(name):
             again = "medic.load(PATH, model=…)" if kind == "backbone" else "dataset=…"
-            raise MedicError(f"{where} has a {kind} that was an object of another process, {name!r}: give it, {again}")
+            raise MedicError(
+                f"{where} uses {kind} {name!r}, an object of another process: pass the object again as {again}"
+            )
         if module not in executed() and _executed_file(module) is None:
-            raise MedicError(f"{where} has the {kind} {name!r}, code that is executed only if you name it: use {way}")
+            raise MedicError(f"{where} uses {kind} {name!r}, which is executed only on request: use {way}")
         _register(kind, name, _find_function(kind, name))
 
 
 @contextmanager
 def lend_network(name: str, source: Any) -> Iterator[None]:
-    """Make a network of the user's inside whenever a backbone of this name is made."""
+    """Inside the context, build the user's network for every backbone of this name."""
     if not is_source(name):
-        raise MedicError(f"the model has the backbone {name!r}, which needs no network of yours: leave out model=")
+        raise MedicError(f"the model uses backbone {name!r}, which does not need a custom network: omit model=")
     before = OURS.get(name)
     register_network(name, _as_function("backbone", source))
     try:
@@ -134,58 +136,58 @@ def _called(name: str, make: Callable[[], Any]) -> Any:
         return make()
     except MedicError:
         raise
-    except Exception as error:  # whatever the user's code does
+    except Exception as error:  # user code may raise anything
         raise MedicError(f"{name} failed: {type(error).__name__}: {first_line(error)}") from error
 
 
 def _as_function(kind: str, source: Any) -> Callable[[], Any]:
-    """Return a function that makes the network, or returns the data."""
+    """Return a function that creates the network or returns the dataset."""
     if _is_function(source):
         return source  # type: ignore[no-any-return]
     if kind == "dataset":
         return lambda: source
     if not isinstance(source, nn.Module):
         what = type(source).__name__
-        raise MedicError(f"the model is a {what}: give a torch.nn.Module, or a function that makes one")
+        raise MedicError(f"model must be a torch.nn.Module or a function that returns one, got {what}")
     return copied(source)
 
 
 def _is_function(source: Any) -> bool:
-    """Whether a source is a function or a class that makes an object, and not the object."""
+    """Return whether a source is a function or class that creates the object, rather than the object itself."""
     return callable(source) and (isinstance(source, type) or not isinstance(source, nn.Module))
 
 
 def _find_function(kind: str, name: str) -> Callable[[], Any]:
-    """Return the function of a name, from a file that was executed or from a module that can be imported."""
+    """Return the function with a name `module:function`, from an executed file or an importable module."""
     module, _, function = name.partition(":")
     try:
         owner = _executed_file(module) or importlib.import_module(module)
         made = getattr(owner, function)
-    except Exception as error:  # whatever the user's code does
+    except Exception as error:  # user code may raise anything
         hint = f"; add --import {module}.py" if Path(f"{module}.py").is_file() else ""
         raise MedicError(f"{kind} {name} cannot be imported: {first_line(error)}{hint}") from error
     if not callable(made):
-        raise MedicError(f"{kind} {name} is of type {type(made).__name__}: give a function")
+        raise MedicError(f"{kind} {name} must be a function, got {type(made).__name__}")
     return made  # type: ignore[no-any-return]
 
 
 def _executed_file(module: str) -> Any:
-    """Return the module of a file `module.py` that `--import` has executed, or None."""
+    """Return the module of a file `module.py` that `--import` executed, or None."""
     return next((file_module(path) for path in executed() if Path(path).name == f"{module}.py"), None)
 
 
 def _hash_module(module: str) -> str:
-    """Return the hash of a module, and raise an error if its file has changed since it was first used."""
+    """Return the hash of a module. Raise an error if its file has changed since it was first used."""
     if (file := _executed_file(module)) is not None:
         return executed()[str(file.__file__)]
     now = module_hash(module)
     if _hashes.setdefault(module, now) != now:
-        raise MedicError(f"the file of {module!r} has changed since it was imported: start Python again")
+        raise MedicError(f"the file of module {module!r} has changed since it was imported: restart Python")
     return now
 
 
 def _importable(function: Any) -> str | None:
-    """Return `module:function` of a function that another process can import, or None."""
+    """Return the name `module:function` if another process can import the function, otherwise None."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if module in (None, "__main__") or not name.isidentifier():
         return None

@@ -1,7 +1,7 @@
-"""Default training settings by starting point: how the backbone is initialised, and what is trained.
+"""Default training settings by starting point: how the backbone is initialised, and which part is trained.
 
-`docs/training.md` prints the table; `docs/studies.md` has the measurements behind it. Settings of the user and of a
-method override it. The paper's protocols use the first starting point only.
+Methods and users override these defaults. `docs/training.md` lists them, and `docs/studies.md` reports the measurements
+behind them. The paper's protocols always use the first starting point.
 """
 
 from collections.abc import Mapping
@@ -11,44 +11,44 @@ from typing import Any
 from medic.systems.base import DOMAINBED_ADAM, Rate
 
 SGD_DECAY = 5e-4 / 9
-"""The authors' weight decay is 5e-4, beside a gradient that is summed over t = 9 tasks; ours is their mean."""
+"""The authors use a weight decay of 5e-4 with gradients summed over 9 tasks; our gradients are means over tasks."""
 ADAM: Mapping[str, float | Rate] = {"lr": DOMAINBED_ADAM, "weight_decay": 0.0}
-"""The rates of Adam and AdamW, where neither the starting point nor the method has its own."""
+"""Defaults for Adam and AdamW, unless the starting point or the method sets its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """A starting point and its settings."""
+    """A starting point and its default settings."""
 
     when: str
-    """When a run has this starting point, as the documentation says it."""
+    """Condition for this starting point, as worded in the documentation."""
     batch_norm: str
     averaging: str = "swad"
     iterations: int
     rate: float = 1.0
-    """The learning rate of SGD as a multiple of the benchmark's."""
+    """SGD learning rate, as a multiple of the benchmark's."""
     inner: float | None = None
-    """The inner learning rate as a multiple of the outer one; None keeps the strategy's own, 0.01."""
+    """Inner learning rate, as a multiple of the outer one. None keeps the strategy's own rate, 0.01."""
 
     optimizer: str = "sgd"
     lr: float | None = None
-    """The learning rate of an optimizer other than SGD."""
+    """Learning rate for an optimizer other than SGD."""
     weight_decay: float = SGD_DECAY
     schedule: str = "step"
     layer_decay: float = 1.0
-    """The learning rate of each block relative to that of the next one."""
+    """Layer-wise learning-rate decay: factor per block, counted back from the head."""
     clip_norm: float = 0.0
-    """The largest norm of the gradient at this rate; 0 does not limit it."""
+    """Maximum gradient norm at this learning rate. 0 disables clipping."""
     warmup: float = 0.0
-    """The share of the iterations in which the rate climbs."""
+    """Fraction of the iterations used for learning-rate warm-up."""
     head_first: float = 0.0
-    """The share of the iterations in which the head alone is trained."""
+    """Fraction of the iterations that train the head alone."""
 
     def settings(self, optimizer: str, benchmark_lr: float) -> dict[str, Any]:
-        """Return the settings for an optimizer, on a benchmark with a learning rate.
+        """Return the default settings for an optimizer and the learning rate of a benchmark.
 
-        An optimizer that is not the starting point's own has plain rates. Warm-up and head first are shares of the
-        iterations.
+        An optimizer other than the starting point's own gets generic defaults. `warmup` and `head_first` are fractions
+        of the iterations.
         """
         shared = {"batch_norm": self.batch_norm, "averaging": self.averaging, "iterations": self.iterations}
         start = self if optimizer == self.optimizer else Start(when="", batch_norm="", iterations=0, rate=self.rate)
@@ -95,11 +95,11 @@ STARTS: Mapping[str, Start] = {
     ),
     "frozen backbone": Start(when="`--tune head`", batch_norm="local", iterations=300, rate=3.0),
 }
-"""The starting points by name."""
+"""Starting points by name."""
 
 
 def find_start(weights: str | None, tune: str, batch_norm: bool) -> str:
-    """Return the name of a run's starting point; `batch_norm` says whether its backbone has such layers."""
+    """Return the name of a starting point. `batch_norm` says whether the backbone has batch-norm layers."""
     if tune == "head":
         return "frozen backbone"
     if tune == "adapters":

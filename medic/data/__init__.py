@@ -1,4 +1,4 @@
-"""Data: benchmarks, your own images, splits and augmentation."""
+"""Datasets: benchmarks, your own images, class splits and augmentation."""
 
 from medic.data.augment import RECIPES, Augmentation, describe_augmentation, make_augmentation
 from medic.data.benchmarks import BENCHMARK_GROUP, BENCHMARKS, benchmark

@@ -1,6 +1,6 @@
-"""Augmentation of a whole batch at once, with separate draws for each image.
+"""Batched image augmentation, with separate random numbers for each image.
 
-`Augmentation.draw` draws random numbers on the host. `Augmentation.apply` uses them in tensor operations that never
+`Augmentation.draw` draws the random numbers on the host. `Augmentation.apply` uses them in tensor operations that never
 synchronise with the device, so that a CUDA graph can capture them.
 """
 
@@ -15,17 +15,19 @@ from torch.nn import functional
 
 from medic.errors import MedicError, check_choice
 
-_ATTEMPTS = 10  # at a crop that fits into the image, as in torchvision
+_ATTEMPTS = 10  # tries to draw a crop that fits into the image, as in torchvision
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """A frozen description of random changes to training images, applied in this order.
+    """A recipe of random changes to training images, applied in this order:
 
-    A crop covers a fraction of the area from the range `scale`, with an aspect ratio (width / height) from the range
-    `ratio`, and is resized to the whole image. `flip` is the probability of mirroring. `jitter` j draws factors of
-    brightness, contrast and saturation from [1 - j, 1 + j] and a rotation of hue from [-j, j]. `grey` is the
-    probability of conversion to greyscale.
+    - `scale`: range of the crop's area, as a fraction of the image. The crop is resized to the full image size.
+    - `ratio`: range of the crop's aspect ratio (width / height).
+    - `flip`: probability of a horizontal flip.
+    - `jitter`: strength j of the colour jitter. Brightness, contrast and saturation factors are drawn from
+      [1 - j, 1 + j], and a hue rotation from [-j, j].
+    - `grey`: probability of conversion to greyscale.
     """
 
     scale: tuple[float, float] | None = None
@@ -36,30 +38,32 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         if self.scale is not None and not 0 < self.scale[0] <= self.scale[1] <= 1:
-            raise MedicError(f"scale is {self.scale}: give a range of fractions of the area, as in scale=0.8:1")
+            raise MedicError(f"scale must be a range of area fractions, such as scale=0.8:1, got {self.scale}")
         if not 0 < self.ratio[0] <= self.ratio[1]:
-            raise MedicError(f"ratio is {self.ratio}: give a range of width / height, as in ratio=0.75:1.33")
+            raise MedicError(f"ratio must be a range of width / height, such as ratio=0.75:1.33, got {self.ratio}")
         if not 0 <= self.jitter <= 0.5:
-            raise MedicError(f"jitter is {self.jitter}: give a number from 0 to 0.5, which is half a turn of hue")
+            raise MedicError(f"jitter must be between 0 and 0.5 (half a turn of the hue circle), got {self.jitter}")
         for name, probability in (("flip", self.flip), ("grey", self.grey)):
             if not 0 <= probability <= 1:
-                raise MedicError(f"{name} is {probability}: give a probability from 0 to 1")
+                raise MedicError(f"{name} must be a probability between 0 and 1, got {probability}")
 
     def __call__(
         self, pixels: Tensor, generator: torch.Generator, size: int | None = None, frames: Tensor | None = None
     ) -> Tensor:
-        """Augment float pixels (N, 3, H, W) in [0, 1], and resize them to `size` × `size` if given."""
+        """Augment float pixels of shape (N, 3, H, W) in [0, 1], and resize them to `size` × `size` if given."""
         count, _, height, width = pixels.shape
         return self.apply(pixels, self.draw(count, height, width, generator, frames).to(pixels.device), size)
 
     def draw(
         self, count: int, height: int, width: int, generator: torch.Generator, frames: Tensor | None = None
     ) -> Tensor:
-        """Draw random numbers (count, 10) for images of height × width, on the host.
+        """Draw the random numbers for `count` images on the host, as a tensor of shape (count, 10).
 
-        The columns are top, left, height and width of the crop in whole pixels; 1 to mirror; the factors of brightness,
-        contrast and saturation; the rotation of hue; 1 for greyscale. If images were resized to squares, `frames`
-        (count, 2) are their original heights and widths, and crops have the aspect ratios that they would have there.
+        Columns 0 to 3 are the crop's top, left, height and width in whole pixels. Column 4 is 1 to flip. Columns 5 to 8
+        are the brightness, contrast and saturation factors and the hue rotation. Column 9 is 1 for greyscale.
+
+        For images that were resized to squares, pass their original heights and widths as `frames` of shape (count, 2).
+        The aspect ratios of the crops then refer to the original images.
         """
         uniform = torch.rand(count, 2 * _ATTEMPTS + 8, dtype=torch.float64, generator=generator)
         crop, flip, factors, grey = uniform.split((2 * _ATTEMPTS + 2, 1, 4, 1), dim=1)
@@ -69,7 +73,10 @@ class Augmentation:
         return torch.cat((boxes, flip < self.flip, factors, grey < self.grey), 1).float()
 
     def apply(self, pixels: Tensor, draws: Tensor, size: int | None = None) -> Tensor:
-        """Augment pixels (N, 3, H, W) by `draws` (N, 10) on the same device, and leave the input unchanged."""
+        """Return augmented pixels of shape (N, 3, H, W), and leave the input unchanged.
+
+        `draws` of shape (N, 10) comes from `draw`, on the same device as the pixels.
+        """
         box = draws[:, :4]
         flip, factors, grey = draws[:, 4:, None, None].to(pixels.dtype).split((1, 4, 1), dim=1)
         shape = (pixels.shape[2], pixels.shape[3]) if size is None else (size, size)
@@ -84,10 +91,11 @@ class Augmentation:
         return pixels
 
     def _boxes(self, uniform: Tensor, frames: Tensor) -> Tensor:
-        """Return crops (N, 4) of images with heights and widths `frames` (N, 2), by the rules of torchvision.
+        """Return crop boxes of shape (N, 4), drawn as in torchvision.
 
-        `uniform` (N, 2 * attempts + 2) are random numbers. The first attempt that fits is placed at random; if none
-        does, the largest crop with an allowed aspect ratio is taken from the centre.
+        `frames` of shape (N, 2) holds the image heights and widths, and `uniform` of shape (N, 2 * attempts + 2) the
+        random numbers. The first attempt that fits is placed at random. If no attempt fits, the box is the largest
+        central crop with an allowed aspect ratio.
         """
         if self.scale is None:
             return torch.cat((torch.zeros_like(frames), frames), dim=1)
@@ -99,7 +107,7 @@ class Augmentation:
         tried = torch.stack((area / ratio, area * ratio), dim=2).sqrt().round()  # (N, attempts, 2)
         longest = torch.stack((frames[:, 1] / self.ratio[0], frames[:, 0] * self.ratio[1]), dim=1).round()
         tried = torch.cat((tried, longest.minimum(frames)[:, None]), dim=1)
-        first = ((tried > 0) & (tried <= frames[:, None])).all(2).byte().argmax(1)  # the last one always fits
+        first = ((tried > 0) & (tried <= frames[:, None])).all(2).byte().argmax(1)  # the last candidate always fits
         sides = tried[torch.arange(len(tried)), first]
         anywhere = (place * (frames - sides + 1)).floor()
         corner = torch.where((first < _ATTEMPTS)[:, None], anywhere, ((frames - sides) / 2).floor())
@@ -115,7 +123,7 @@ RECIPES: dict[str, Augmentation] = {
 
 
 def make_augmentation(value: str | Mapping[str, Any]) -> Augmentation:
-    """Return a recipe by name, by values, `scale=0.8:1,flip=0.5,jitter=0.4,grey=0.1`, or both, `medic,jitter=0.2`."""
+    """Parse a recipe: a name, values such as `scale=0.8:1,flip=0.5`, or a name with overrides: `medic,jitter=0.2`."""
     recipe = Augmentation()
     if isinstance(value, str):
         parts = value.split(",")
@@ -123,15 +131,15 @@ def make_augmentation(value: str | Mapping[str, Any]) -> Augmentation:
             recipe = RECIPES[check_choice("augmentation", parts.pop(0), RECIPES)]
         for part in parts:
             if "=" not in part:
-                raise MedicError(f"augmentation {value!r}: {part!r} is not name=value, as in jitter=0.4")
+                raise MedicError(f"augmentation {value!r}: expected name=value, such as jitter=0.4, got {part!r}")
         value = dict(part.split("=", 1) for part in parts)
     for name in value:
-        check_choice("parameter", name, [field.name for field in fields(Augmentation)], "of an augmentation")
+        check_choice("augmentation parameter", name, [field.name for field in fields(Augmentation)])
     return replace(recipe, **{name: _number(name, entry) for name, entry in value.items()})
 
 
 def _number(name: str, value: Any) -> Any:
-    """Return a number, or the two ends of a range, given as `0.8:1` or as a list."""
+    """Parse a number, or a range written as `0.8:1` or as a list of two numbers."""
     ends = value.split(":") if isinstance(value, str) else value if isinstance(value, Sequence) else [value]
     try:
         values = tuple(float(end) for end in ends)
@@ -139,13 +147,13 @@ def _number(name: str, value: Any) -> Any:
         values = ()
     wanted = 2 if name in ("scale", "ratio") else 1
     if len(values) != wanted:
-        example = "a range, as in 0.8:1" if wanted == 2 else "a number, as in 0.4"
-        raise MedicError(f"augmentation {name}={value}: give {example}")
+        example = "a range, such as 0.8:1" if wanted == 2 else "a number, such as 0.4"
+        raise MedicError(f"augmentation {name}={value}: expected {example}")
     return values if wanted == 2 else values[0]
 
 
 def describe_augmentation(recipe: Augmentation) -> str:
-    """Return the name or the values of a recipe, from which `make_augmentation` returns it."""
+    """Return the name or the values of a recipe, as `make_augmentation` accepts them."""
     for name, known in RECIPES.items():
         if recipe == known:
             return name
@@ -158,10 +166,11 @@ def describe_augmentation(recipe: Augmentation) -> str:
 
 
 def resample(pixels: Tensor, box: Tensor, flip: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Crop pixels (N, C, H, W) to `box` (N, 4), resize them to `shape`, and mirror them where `flip` (N, 1) is 1.
+    """Crop pixels of shape (N, C, H, W) to `box`, resize them to `shape`, and flip them where `flip` is 1.
 
-    The axes are filtered one after the other by gathering. On a CPU this is several times faster than `grid_sample` or
-    products with weight matrices, and the result does not depend on the precision of matrix products.
+    `box` has shape (N, 4) and `flip` shape (N, 1). Rows and columns are filtered separately, by gathering pixels. On a
+    CPU this is several times faster than `grid_sample` or matrix products, and the result does not depend on the
+    matrix-product precision.
     """
     top, left, height, width = box.split(1, dim=1)
     pixels = _mix_rows(pixels, *_taps(top, height, pixels.shape[2], shape[0]))
@@ -169,9 +178,9 @@ def resample(pixels: Tensor, box: Tensor, flip: Tensor, shape: tuple[int, int]) 
 
 
 def jitter(pixels: Tensor, factors: Tensor) -> Tensor:
-    """Change brightness, contrast, saturation, then hue of pixels (N, 3, H, W) by `factors` (N, 4, 1, 1)."""
+    """Change brightness, contrast, saturation and hue, in this order; `factors` has shape (N, 4, 1, 1)."""
     brightness, contrast, saturation, turn = factors.split(1, dim=1)
-    # clamp(bx, 0, 1) = b · min(x, 1/b); this b is applied together with the factor of contrast.
+    # clamp(bx, 0, 1) = b · min(x, 1/b). The factor b is applied together with the contrast factor.
     pixels = torch.minimum(pixels, 1 / brightness)
     mean = brightness * _luma(pixels.mean((2, 3), keepdim=True))
     pixels.mul_(brightness * contrast).add_((1 - contrast) * mean).clamp_(0, 1)
@@ -180,12 +189,14 @@ def jitter(pixels: Tensor, factors: Tensor) -> Tensor:
 
 
 def turn_hue(pixels: Tensor, turn: Tensor) -> Tensor:
-    """Rotate the hue (HSV) of pixels (N, 3, H, W) by `turn` (N, 1, 1), at most half a turn; keep saturation and value.
+    """Rotate the HSV hue of pixels of shape (N, 3, H, W), and keep saturation and value.
+
+    `turn` of shape (N, 1, 1) is the rotation in turns, at most 1/2 in either direction.
 
     Let chroma = largest - least channel. In units of chroma, the hue in sixths of a turn is the angle from red,
-    1 + green + blue - red - least, positive towards green and negative towards blue. A hue p gives back the channel
-    least + chroma · (2 - 6 clamp(|p - c|, 1/6, 1/3)) with c = 1/3 for green and 2/3 for blue. Hues wrap around at red
-    (c = 0), which is therefore least + chroma · (6 clamp(|p - 1/2|, 1/6, 1/3) - 1).
+    1 + green + blue - red - least, positive towards green and negative towards blue. From a hue p, each channel is
+    least + chroma · (2 - 6 clamp(|p - c|, 1/6, 1/3)), where c = 1/3 for green and 2/3 for blue. Hues wrap around at red
+    (c = 0), so red is computed as least + chroma · (6 clamp(|p - 1/2|, 1/6, 1/3) - 1).
     """
     red, green, blue = pixels.unbind(1)
     least = torch.minimum(red, green)
@@ -194,7 +205,7 @@ def turn_hue(pixels: Tensor, turn: Tensor) -> Tensor:
     torch.maximum(chroma, blue, out=chroma).sub_(least)
     below, above = least - chroma, least.add_(chroma, alpha=2)
     angle = torch.add(green, blue).sub_(red).sub_(below).copysign_(green - blue)
-    chroma.clamp_(min=1e-12)  # grey pixels have no chroma to divide by
+    chroma.clamp_(min=1e-12)  # avoids a division by zero for grey pixels
     hue = torch.addcdiv(turn + 1, angle, chroma, value=1 / 6).frac_()
     from_cyan, from_green, from_blue = ((hue - centre).abs_().clamp_(1 / 6, 1 / 3) for centre in (1 / 2, 1 / 3, 2 / 3))
     green = torch.addcmul(above, from_green, chroma, value=-6)
@@ -204,10 +215,11 @@ def turn_hue(pixels: Tensor, turn: Tensor) -> Tensor:
 
 
 def _taps(start: Tensor, length: Tensor, whole: int, size: int, flip: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the input pixels of each output pixel along an axis: indices and weights (N, size, taps).
+    """Return the input indices and filter weights of each output pixel along one axis, of shape (N, size, taps).
 
-    The input is the crop of `length` (N, 1) pixels from `start` (N, 1), out of `whole`. The filter is torch's
-    antialiased bilinear one: a triangle that reaches one input or output pixel, whichever is larger.
+    The input is a crop of `length` pixels that begins at `start`, both of shape (N, 1), along an axis of `whole`
+    pixels. The filter is torch's antialiased bilinear filter: a triangle whose half-width is one input or output pixel,
+    whichever is larger.
     """
     scale = length / size
     reach = scale.clamp(min=1)[..., None]
@@ -224,7 +236,7 @@ def _taps(start: Tensor, length: Tensor, whole: int, size: int, flip: Tensor | N
 
 
 def _mix_rows(pixels: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
-    """Return weighted sums (N, C, size, W) of rows of pixels (N, C, H, W), computed as a bag of embeddings."""
+    """Return weighted sums of pixel rows, of shape (N, C, size, W), computed with `embedding_bag`."""
     count, channels, height, width = pixels.shape
     plane = torch.arange(count * channels, device=pixels.device).view(count, channels, 1, 1) * height
     bags = (plane + indices[:, None]).flatten(0, 2)
@@ -234,7 +246,7 @@ def _mix_rows(pixels: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
 
 
 def _mix_columns(pixels: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
-    """Return weighted sums (N, C, H, size) of columns of pixels (N, C, H, W)."""
+    """Return weighted sums of pixel columns, of shape (N, C, H, size)."""
     taps = indices.movedim(2, 0).contiguous()[:, :, None, None].expand(-1, -1, *pixels.shape[1:3], -1)
     shares = weights.movedim(2, 0).contiguous()[:, :, None, None].to(pixels.dtype)
     columns = pixels.gather(3, taps[0]).mul_(shares[0])
@@ -244,13 +256,13 @@ def _mix_columns(pixels: Tensor, indices: Tensor, weights: Tensor) -> Tensor:
 
 
 def _luma(pixels: Tensor) -> Tensor:
-    """Return the luma (N, 1, H, W) of pixels (N, 3, H, W), by the weights of ITU-R BT.601."""
+    """Return the ITU-R BT.601 luma of RGB pixels, of shape (N, 1, H, W)."""
     red, green, blue = pixels.split(1, dim=1)
     return torch.mul(red, 0.299).add_(green, alpha=0.587).add_(blue, alpha=0.114)
 
 
 def _squashed(boxes: Tensor, frames: Tensor, shape: Tensor) -> Tensor:
-    """Map crops (N, 4) of images with heights and widths `frames` (N, 2) to whole pixels of the resized images."""
+    """Map crop boxes from the original images, with heights and widths `frames`, to whole pixels after resizing."""
     scale = shape / frames
     start, end = (boxes[:, :2] * scale).round(), (boxes.unflatten(1, (2, 2)).sum(1) * scale).round()
     start = start.minimum(shape - 1)

@@ -1,4 +1,4 @@
-"""The cache directory, and arrays that are computed once and kept in it."""
+"""The cache directory, and a cache for computed arrays."""
 
 import logging
 import os
@@ -27,9 +27,9 @@ def cache_directory() -> Path:
 
 
 def cached(name: str, build: Callable[[], Arrays]) -> Arrays:
-    """Return the arrays cached under `name`; build and cache them if the file is missing or damaged.
+    """Return the arrays cached under `name`, or build and cache them if the file is missing or damaged.
 
-    One process builds them. Others that need them wait for it: all at once, they may not fit into memory.
+    Only one process builds the arrays while others wait, because concurrent builds may not fit into memory.
     """
     path = cache_directory() / f"{name}.npz"
     if (stored := _read(path)) is not None:
@@ -39,7 +39,7 @@ def cached(name: str, build: Callable[[], Arrays]) -> Arrays:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = path.with_suffix(".lock")
             if is_locked(lock):
-                logger.info("waiting for another process that computes %s", path.name)
+                logger.info("waiting for another process to compute %s", path.name)
             held.enter_context(locked(lock))
         if (stored := _read(path)) is not None:
             return stored
@@ -48,14 +48,14 @@ def cached(name: str, build: Callable[[], Arrays]) -> Arrays:
             with atomic_write(path) as file:
                 np.savez(file, **arrays)  # type: ignore[arg-type]
         except OSError as error:
-            warn(f"{name} is not cached: {path.parent} cannot be written: {error.strerror}")
+            warn(f"could not cache {name}: {path.parent} is not writable ({error.strerror})")
     return arrays
 
 
 def _read(path: Path) -> Arrays | None:
-    """Return the arrays of a file, or None if it is missing or damaged."""
+    """Read arrays from a file. Return None if the file is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            return dict(file)  # reading verifies the checksums of the archive
+            return dict(file)  # reading verifies the archive's checksums
     except (OSError, ValueError, EOFError, BadZipFile):
         return None

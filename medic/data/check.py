@@ -1,4 +1,4 @@
-"""Check the images of a benchmark on disk: published counts, unreadable files, and images that occur twice."""
+"""Check a dataset on disk for wrong image counts, unreadable files and duplicate images."""
 
 import hashlib
 import os
@@ -26,13 +26,13 @@ class Place(NamedTuple):
     label: str
 
     def __str__(self) -> str:
-        """Return the name, and domain and class unless the name has them."""
+        """Return the name, followed by domain and class unless the name contains them."""
         known = f"/{self.domain}/{self.label}/" in f"/{self.name}"
         return self.name if known else f"{self.name} ({self.domain}, {self.label})"
 
 
 class Copy(NamedTuple):
-    """Images that are the same, or similar to each other."""
+    """A group of identical or similar images."""
 
     relation: Relation
     images: tuple[Place, ...]
@@ -40,44 +40,44 @@ class Copy(NamedTuple):
 
 @dataclass(frozen=True)
 class Found:
-    """Images that occur twice, the most serious first, and the number of all by relation."""
+    """Duplicate images, most serious first, and the total number of duplicates by relation."""
 
     copies: Sequence[Copy] = ()
     counts: Mapping[Relation, int] = field(default_factory=Counter)
 
     def of(self, relation: Relation) -> list[Copy]:
-        """Return the copies of a relation."""
+        """Return the duplicates with a given relation."""
         return [copy for copy in self.copies if copy.relation is relation]
 
 
 @dataclass(frozen=True)
 class Check:
-    """The result of checking a benchmark: its location, its counts by domain and class, and all deviations."""
+    """The result of checking a dataset: its location, image counts by domain and class, and all problems."""
 
     place: str
     counts: Counts
     differences: Sequence[str]
     """Deviations from the published counts."""
     hash: str
-    """The fingerprint that a run records."""
+    """Fingerprint of the dataset, as recorded by runs."""
     images: Dataset | ImageList
     extra: Sequence[str] = ()
-    """Folders and images that are left out."""
+    """Folders and images that are not used."""
     bad: Sequence[str] = ()
-    """A message for each unreadable file."""
+    """Error messages of unreadable files."""
     equal: Found | None = None
-    """Images with equal pixels; None for a built-in benchmark, which has no files."""
+    """Images with equal pixels; None for generated benchmarks."""
     similar: Found | None = None
-    """Pairs of images that are probably resized, re-encoded or recoloured copies."""
+    """Image pairs that are probably resized, re-encoded or recoloured copies of each other."""
 
     @property
     def fine(self) -> bool:
-        """Whether a run can start, has the published images, and no image is in two domains or two classes."""
+        """Whether all files are readable, counts match, and no image occurs in two domains or two classes."""
         twice = self.equal is not None and any(self.equal.counts[one] for one in (Relation.DOMAINS, Relation.CLASSES))
         return not (self.differences or self.bad or twice)
 
     def places(self) -> dict[str, Place]:
-        """Return every image by its name."""
+        """Return all images by name."""
         images = self.images
         names = images.names if isinstance(images, ImageList) else images.paths
         own = zip(names, images.domain.tolist(), images.label.tolist(), strict=True)
@@ -85,7 +85,7 @@ class Check:
 
 
 def other_files(root: Path) -> Counter[str]:
-    """Count the files below a folder that are no images by their suffix, hidden ones aside: `.heic`, `.txt`, …"""
+    """Count the files below a folder that are not images, by suffix (`.heic`, `.txt`, …). Skips hidden files."""
     counts: Counter[str] = Counter()
     for _, folders, files in os.walk(root):
         folders[:] = [name for name in folders if name[0] != "."]
@@ -95,7 +95,7 @@ def other_files(root: Path) -> Counter[str]:
 
 
 def check(bench: Benchmark, root: Path | None) -> Check:
-    """Read every image of a benchmark, or of your own, and compare the counts."""
+    """Read every image of a dataset, compare image counts with the published counts, and find duplicates."""
     opened, place = bench.open(root), bench.name if root is None else f"{bench.name} in {root}"
     if not isinstance(opened, ImageList):
         dataset = opened.load(Storage(bench.image_size or 32))
@@ -105,7 +105,7 @@ def check(bench: Benchmark, root: Path | None) -> Check:
     index = make_index(opened, SIZE, _recorded(read_files(opened, SIZE), prints))
     labels = opened.domain.numpy(), opened.label.numpy()
     published = opened.counts()
-    for entry in opened.dropped:  # the published counts include them
+    for entry in opened.dropped:  # published counts include dropped images
         published[entry.domain][entry.label] += 1
     return Check(
         opened.location or place,
@@ -121,7 +121,7 @@ def check(bench: Benchmark, root: Path | None) -> Check:
 
 
 def _differences(bench: Benchmark, counts: Counts) -> list[str]:
-    """Return a line for each count that is not the published one."""
+    """Return one line for each count that differs from the published count."""
     pairs = []
     for domain, expected in bench.counts.items():
         if len(expected) == 1:
@@ -135,7 +135,7 @@ def _differences(bench: Benchmark, counts: Counts) -> list[str]:
 
 
 def _recorded(contents: Iterable[FileContent], prints: Prints) -> Iterator[FileContent]:
-    """Yield contents without their pixels, and write the fingerprints of each."""
+    """Yield file contents without pixels, and store the fingerprints of the pixels in `prints`."""
     for row, content in enumerate(contents):
         if content.pixels is not None:
             pixels = hashlib.sha256(repr(content.frame).encode() + content.pixels.tobytes()).digest()

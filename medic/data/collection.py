@@ -1,4 +1,4 @@
-"""Your own images as Python objects: in memory, or read one by one."""
+"""Datasets from Python objects: images in memory, or read one at a time."""
 
 import hashlib
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from medic.errors import MedicError
 
 @dataclass(frozen=True)
 class Collection(LazyDataset):
-    """N images with the class and the domain of each by name. They are decoded into memory."""
+    """N images with their class and domain names. Loading decodes them into memory."""
 
     images: Sequence[AnyImage]
     class_names: tuple[str, ...]
@@ -30,9 +30,9 @@ class Collection(LazyDataset):
     """The domain of every image."""
 
     def load(self, storage: Storage) -> Dataset:
-        """Decode the images, and keep them in memory."""
+        """Decode all images into memory."""
         if storage.where in ("map", "stream"):
-            raise MedicError(f"store {storage.where!r}: dataset {self.name!r} is not made of files; use auto")
+            raise MedicError(f"store {storage.where!r} requires image files, but {self.name!r} has none: use auto")
         squares = list(ordered(lambda image: to_square(image, storage.size), self.images, 2 * THREADS))
         pixels = torch.from_numpy(np.stack([square for square, _ in squares]))
         frames = torch.tensor([frame for _, frame in squares])
@@ -62,72 +62,75 @@ class Collection(LazyDataset):
         )
 
     def look(self, storage: Storage) -> Dataset:
-        """Decode the images on the CPU."""
+        """Decode all images into CPU memory."""
         where = "ram" if storage.where == "gpu" else storage.where
         return self.load(replace(storage, where=where, device=torch.device("cpu")))
 
 
 def make_collection(name: str, source: Any) -> LazyDataset:
-    """Return a dataset of Python objects under a name.
+    """Build a named dataset from Python objects.
 
-    `source` is a dataset already, a sequence of (image, class, domain), or three sequences: images, their classes and
-    their domains. Classes and domains are names or numbers; numbers are looked up in attributes `classes` and
-    `domains` of the source, if it has them.
+    `source` is a `LazyDataset`, a sequence of (image, class, domain), or three sequences: images, classes and domains.
+    Classes and domains are names or numbers. If `source` has attributes `classes` and `domains`, numbers are indices
+    into these lists of names.
     """
     if isinstance(source, LazyDataset):
         return replace(source, name=name)
     images, labels, places = _columns(source)
     if not len(images) == len(labels) == len(places):
         raise MedicError(
-            f"the dataset has {len(images)} images, {len(labels)} classes and {len(places)} domains: give one class "
+            f"the dataset has {len(images)} images, {len(labels)} classes and {len(places)} domains: pass one class "
             "and one domain per image"
         )
     if not len(images):
-        raise MedicError("the dataset has no images: give at least one")
+        raise MedicError("the dataset is empty: pass at least one image")
     labels = _named(labels, getattr(source, "classes", None))
     places = _named(places, getattr(source, "domains", None))
     return Collection(name, _sorted(places), _sorted(labels), images, labels, places)
 
 
 def _columns(source: Any) -> tuple[Any, Any, Any]:
-    """Return images, classes and domains, each as a sequence."""
+    """Return images, classes and domains as three sequences."""
     if isinstance(source, tuple | list) and len(source) == 3 and all(hasattr(part, "__len__") for part in source):
         one = source[0]
         if not isinstance(one, str | bytes) and not (isinstance(one, tuple) and len(one) == 3):
             return source[0], source[1], source[2]
     if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
-        kinds = "a sequence of (image, class, domain), or three sequences: images, classes and domains"
-        raise MedicError(f"the dataset is a {type(source).__name__}: give {kinds}")
+        kinds = "a sequence of (image, class, domain) or three sequences (images, classes, domains)"
+        raise MedicError(f"the dataset must be {kinds}, got {type(source).__name__}")
     try:
         items = [source[number] for number in range(len(source))]
     except (KeyError, TypeError) as error:  # a dict or a table
-        raise MedicError(f"the dataset is a {type(source).__name__} without items 0, 1, …: give a sequence") from error
+        raise MedicError(f"the dataset must be a sequence, got {type(source).__name__}") from error
     for item in items:
         if not isinstance(item, tuple | list) or len(item) != 3:
-            parts = f" of {len(item)}" if isinstance(item, tuple | list) else ""
-            raise MedicError(f"an item of the dataset is a {type(item).__name__}{parts}: give (image, class, domain)")
+            parts = f" of length {len(item)}" if isinstance(item, tuple | list) else ""
+            raise MedicError(f"each dataset item must be (image, class, domain), got {type(item).__name__}{parts}")
     images, labels, places = zip(*items, strict=True) if items else ((), (), ())
     return list(images), labels, places
 
 
 def _named(values: Any, names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return classes or domains by name; numbers are positions in `names`, if there are any."""
+    """Convert classes or domains to names. If `names` is given, numbers are indices into it."""
     plain = [value.item() if hasattr(value, "item") else value for value in values]
     if names is not None and all(type(value) is int for value in plain):
         if not all(0 <= value < len(names) for value in plain):
-            raise MedicError(f"the dataset has number {max(plain)}, but names of {len(names)}: give a name for each")
+            raise MedicError(f"label {max(plain)} has no name: the dataset names only {len(names)} labels")
         return tuple(str(names[value]) for value in plain)
     return tuple(map(str, plain))
 
 
 def _sorted(names: Sequence[str]) -> tuple[str, ...]:
-    """Return different names in order; numbers by value."""
+    """Return the distinct names in order. If all names are numbers, sort by value."""
     different = set(names)
     return tuple(sorted(different, key=int if all(name.isdecimal() for name in different) else str))
 
 
 def make_benchmark(name: str, source: Any) -> Benchmark:
-    """Return a benchmark of Python objects: with the defaults of digits for small images, else of your own images."""
+    """Build a benchmark from Python objects.
+
+    Small images get the default settings of `digits`, all others those of `folder`.
+    """
     dataset = make_collection(name, source)
     first = dataset.images[0] if isinstance(dataset, Collection) else None
     small = not isinstance(first, str | Path | bytes | None) and max(to_square(first, 1)[1]) <= digits.SIZE
@@ -135,8 +138,8 @@ def make_benchmark(name: str, source: Any) -> Benchmark:
 
     def read(bench: Benchmark, root: Path | None, seed: int) -> LazyDataset:
         if root is not None:
-            raise MedicError(f"dataset {name!r} is a Python object: it takes no --root")
+            raise MedicError(f"dataset {name!r} is a Python object and does not accept --root")
         return dataset
 
     changes: dict[str, Any] = {"domains": dataset.domains, "classes": dataset.classes, "split": None, "counts": {}}
-    return replace(like, name=name, description="images of a Python object", reader=read, built_in=True, **changes)
+    return replace(like, name=name, description="images from a Python object", reader=read, built_in=True, **changes)

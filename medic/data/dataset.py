@@ -1,4 +1,4 @@
-"""Datasets: a lazy one is found with its names, then loaded as images and labels."""
+"""Datasets: `LazyDataset` knows only domain and class names, `Dataset` also holds images and labels."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -25,26 +25,26 @@ class Dataset:
     classes: tuple[str, ...]
     images: Images
     domain: Tensor
-    """Positions (N,) in `domains`."""
+    """Indices into `domains`, of shape (N,)."""
     label: Tensor
-    """Positions (N,) in `classes`."""
+    """Indices into `classes`, of shape (N,)."""
     paths: tuple[str, ...]
     """A readable name for each image."""
     hash: str
-    """A fingerprint of names, labels and contents."""
+    """A fingerprint of names, labels and pixels."""
     attributes: Mapping[str, Tensor] = field(default_factory=dict)
-    """Further integer labels (N,) by name."""
+    """Additional integer labels of shape (N,), by name."""
     parts: tuple[Part, ...] | None = None
-    """The official use of each image, if the benchmark publishes one."""
+    """The official use of each image, if the benchmark publishes official splits."""
     parts_problem: str | None = None
-    """Reason why official lists on disk cannot be used, if so."""
+    """Why the official lists on disk cannot be used, if they cannot."""
     frames: Tensor | None = None
-    """The height and width (N, 2) of each image before it was resized to a square, if it was."""
+    """Original image heights and widths, of shape (N, 2), if the images were resized to squares."""
 
 
 @dataclass(frozen=True)
 class LazyDataset(ABC):
-    """A dataset that was found, with the names of its domains and classes, but not decoded."""
+    """A dataset whose domain and class names are known, but whose images have not been decoded."""
 
     name: str
     domains: tuple[str, ...]
@@ -52,34 +52,34 @@ class LazyDataset(ABC):
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The names of further attributes, which a grid can split."""
+        """The names of additional attributes that a grid can split by."""
         return ()
 
     @abstractmethod
     def load(self, storage: Storage) -> Dataset:
-        """Return the dataset; images are decoded, or read from a store."""
+        """Load the dataset, by decoding the images or reading them from an image store."""
 
     @abstractmethod
     def look(self, storage: Storage) -> Dataset:
-        """Return the dataset without writing anything; files are decoded only when their images are used."""
+        """Open the dataset without writing anything. Image files are decoded on demand."""
 
 
 @dataclass(frozen=True)
 class Generated(LazyDataset):
-    """A dataset whose images are computed.
+    """A dataset whose images are generated.
 
-    `draw` returns pixels (N, C, H, W) uint8, domain (N,), label (N,) and a name for each image.
+    `draw` returns uint8 pixels of shape (N, C, H, W), domains and labels of shape (N,), and N image names.
     """
 
     draw: Callable[[], tuple[Tensor, Tensor, Tensor, list[str]]]
 
     def load(self, storage: Storage) -> Dataset:
-        """Compute the images and keep them in memory."""
+        """Generate all images and keep them in memory."""
         if storage.where in ("map", "stream"):
-            raise MedicError(f"store {storage.where!r}: dataset {self.name!r} is small and kept in memory; use auto")
+            raise MedicError(f"store {storage.where!r} requires image files, but {self.name!r} is generated: use auto")
         pixels, domain, label, paths = self.draw()
         if pixels.shape[-1] != storage.size:
-            raise MedicError(f"dataset {self.name!r} has images of {pixels.shape[-1]} px, not {storage.size}")
+            raise MedicError(f"image size of dataset {self.name!r} must be {pixels.shape[-1]}, got {storage.size}")
         place = choose_place(pixels.nbytes, storage.where, storage.device)
         digest = hashlib.sha256("\n".join((*self.domains, *self.classes, *paths)).encode())
         for values in (domain, label, pixels):
@@ -90,6 +90,6 @@ class Generated(LazyDataset):
         )  # fmt: skip
 
     def look(self, storage: Storage) -> Dataset:
-        """Compute the images on the CPU."""
+        """Generate all images and keep them in CPU memory."""
         where = "ram" if storage.where == "gpu" else storage.where
         return self.load(replace(storage, where=where, device=torch.device("cpu")))

@@ -1,4 +1,4 @@
-"""Download one file over http(s) or from Google Drive, with progress; an interrupted download resumes."""
+"""Download a file over HTTP(S) or from Google Drive, with a progress bar. Interrupted downloads resume."""
 
 import logging
 import time
@@ -12,17 +12,17 @@ from medic.utils.logs import console
 logger = logging.getLogger(__name__)
 
 TIMEOUT = 30.0  # seconds to wait for the next byte
-RETRIES = 3  # after a connection breaks
-LINE_EVERY = 10.0  # seconds between two lines of progress where output is not a terminal
+RETRIES = 3  # after a connection fails
+LINE_EVERY = 10.0  # seconds between progress lines if the output is not a terminal
 
 
 class Unusable(Exception):
-    """A download or an archive cannot be used; that of another mirror may be."""
+    """The download or archive is unusable; another mirror may work."""
 
 
 def download_file(url: str, path: Path, name: str) -> None:
-    """Download a file to a path, unless it is complete there; `name` is shown."""
-    import gdown  # with requests it takes 0.2 s to import
+    """Download a file to `path` unless it is already complete. `name` appears in the progress bar."""
+    import gdown  # imported late: gdown and requests take 0.2 s
     import requests
 
     partial = list(path.parent.glob(f"{path.name}*.part"))
@@ -34,7 +34,7 @@ def download_file(url: str, path: Path, name: str) -> None:
             )  # fmt: skip
             return
         except (gdown.DownloadError, requests.RequestException) as error:
-            # Without a cause in the network, the server cannot continue the partial file.
+            # An error without a network cause means that the server cannot resume the partial file.
             if not partial or not isinstance(error, gdown.DownloadError) or error.__cause__ is not None:
                 raise Unusable(_reason(error)) from error
     partial[0].unlink()
@@ -42,25 +42,25 @@ def download_file(url: str, path: Path, name: str) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason why a download failed, without the address, which may hold a secret."""
+    """Return why a download failed, without the URL, which may contain a secret."""
     import gdown
     import requests
 
     if isinstance(error, gdown.FileURLRetrievalError):
-        return "Google Drive offers no download: the file is private or was requested too often"
+        return "Google Drive refused the download: the file is private, or its download quota is exceeded"
     if isinstance(error, requests.HTTPError) and error.response is not None:
         return f"HTTP {error.response.status_code} {error.response.reason}"
     cause: BaseException = error
     while cause.__cause__ or cause.__context__:
         cause = cause.__cause__ or cause.__context__ or cause
     if isinstance(cause, OSError) and cause.strerror:
-        return f"no connection ({cause.strerror})"
+        return f"connection failed ({cause.strerror})"
     return first_line(error) if isinstance(error, gdown.DownloadError) else type(error).__name__
 
 
 @contextmanager
 def _progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Yield a function of the bytes done and in total, which moves a bar or logs a line every few seconds."""
+    """Yield a callback `(done, total)` in bytes that updates a progress bar or logs a line every few seconds."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())

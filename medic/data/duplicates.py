@@ -1,6 +1,6 @@
-"""Find images that occur twice: equal ones by their digests, resized or re-encoded copies by a perceptual hash.
+"""Find duplicate images: equal images by digest, resized or re-encoded copies by perceptual hash.
 
-Only fingerprints are kept: 42 bytes per image.
+Only fingerprints are kept in memory: 42 bytes per image.
 """
 
 from collections import Counter
@@ -12,53 +12,53 @@ import numpy as np
 from numpy.typing import NDArray
 
 SIZE = 64
-"""The side in pixels at which images are compared."""
+"""Side length in pixels of the images that are compared."""
 LIMIT = 24
-"""The most bits, of 256, in which the hashes of two copies differ.
+"""Maximum number of bits, out of 256, in which the hashes of two copies differ.
 
-All 18 pairs of PACS that are not equal and differ in at most so many bits are copies. Drawings of the same object start
-at 30 (docs/data.md).
+In PACS, all 18 unequal pairs within this limit are copies. Different drawings of the same object differ in at least 30
+bits (docs/data.md).
 """
 KEPT = 100_000
-"""Pairs that are kept; further ones are counted."""
+"""Maximum number of pairs that are kept; further pairs are only counted."""
 _FREQUENCIES = 16
 _BANDS = 16
 _CONTRAST = 1.0
-"""The least standard deviation of an image in grey levels: the hash of a flat image would be noise."""
+"""Minimum standard deviation in grey levels. The hash of a flatter image would be noise."""
 
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
-"""Weights of red, green and blue, as in JPEG, which keeps brightness better than colour."""
+"""Weights of red, green and blue in brightness, which JPEG preserves better than colour."""
 _COSINES = np.cos(np.pi / SIZE * np.outer(np.arange(_FREQUENCIES), np.arange(SIZE) + 0.5)).astype(np.float32)
 _COSINES *= np.sqrt(np.where(np.arange(_FREQUENCIES) == 0, 1, 2) / SIZE).astype(np.float32)[:, None]
 _DIAGONALS = np.add.outer(np.arange(_FREQUENCIES), np.arange(_FREQUENCIES)).ravel() % _BANDS
-"""The band of each bit: a diagonal has one bit of every row and every column of frequencies."""
+"""The band of each bit. Each band contains one bit from every row and every column of frequencies."""
 _ORDER = np.argsort(_DIAGONALS, kind="stable")
 
 
 class Relation(IntEnum):
-    """Two images that are the same, the most serious relation first."""
+    """The relation between two copies of an image, most serious first."""
 
     DOMAINS = 0
-    """They are in two domains: a model is tested on an image that it was trained on."""
+    """In two domains: a model may be tested on an image it was trained on."""
     CLASSES = 1
-    """They are in one domain and two classes: one of the labels is wrong."""
+    """In one domain but two classes: one of the labels is wrong."""
     WITHIN = 2
-    """They are in one domain and one class: an image counts twice."""
+    """In one domain and class: the image counts twice."""
 
 
 @dataclass(frozen=True)
 class Prints:
-    """The fingerprints of N images: digests of pixels as uint64 (N,), and hashes as uint64 (N, 4)."""
+    """Fingerprints of N images: uint64 pixel digests of shape (N,) and uint64 perceptual hashes of shape (N, 4)."""
 
     pixels: NDArray[np.uint64]
     hash: NDArray[np.uint64]
     readable: NDArray[np.bool_]
     textured: NDArray[np.bool_]
-    """Whether an image has contrast; a flat one has no hash."""
+    """Whether an image has enough contrast for a perceptual hash."""
 
     @classmethod
     def empty(cls, count: int) -> "Prints":
-        """Return room for the fingerprints of images, none of which is readable yet."""
+        """Allocate fingerprints for `count` images, all marked as unreadable."""
         return cls(
             np.zeros(count, np.uint64),
             np.zeros((count, 4), np.uint64),
@@ -68,30 +68,30 @@ class Prints:
 
 
 def perceptual_hash(pixels: NDArray[np.uint8]) -> NDArray[np.uint64] | None:
-    """Return 256 bits of an image (3, 64, 64) as uint64 (4,): the signs of its 16 × 16 lowest frequencies.
+    """Return the perceptual hash of an image of shape (3, 64, 64), or None if it has too little contrast.
 
-    Bits are ordered by band. The hash of an image without contrast is None.
+    The 256 bits, as uint64 of shape (4,), are the signs of the 16 × 16 lowest frequencies, ordered by band.
     """
     grey = np.tensordot(_LUMA, pixels.astype(np.float32), axes=1)
     grey -= grey.mean()
     if grey.std() < _CONTRAST:
         return None
     bits = (_COSINES @ grey @ _COSINES.T).ravel() > 0
-    bits[0] = False  # the mean, which brightness alone changes
+    bits[0] = False  # ignore the mean, which depends on brightness alone
     return np.packbits(bits[_ORDER]).view(np.uint64)
 
 
 @dataclass(frozen=True)
 class Copies:
-    """Images that are the same, the most serious relation first, and the number of all by relation."""
+    """Duplicate images, most serious relation first, and the total number of duplicates by relation."""
 
     groups: Sequence[tuple[Relation, Sequence[int]]]
-    """Positions of images that are the same; at most `KEPT` entries."""
+    """Indices of images that are copies of each other; at most `KEPT` groups."""
     counts: Counter[Relation]
 
 
 def equal_images(prints: Prints, domain: NDArray[np.int64], label: NDArray[np.int64]) -> Copies:
-    """Return groups of images with equal pixels at 64 × 64; those of equal files are among them."""
+    """Return groups of images whose pixels are equal at 64 × 64, which includes identical files."""
     order = np.flatnonzero(prints.readable)
     order = order[np.argsort(prints.pixels[order], kind="stable")]
     starts = np.flatnonzero(np.diff(prints.pixels[order], prepend=~prints.pixels[order[:1]]))
@@ -108,7 +108,7 @@ def _relation(domain: NDArray[np.int64], label: NDArray[np.int64]) -> Relation:
 
 
 def similar_images(prints: Prints, domain: NDArray[np.int64], label: NDArray[np.int64]) -> Copies:
-    """Return pairs of images whose hashes differ in at most `LIMIT` bits; of equal images only the first counts."""
+    """Return pairs of images whose hashes differ in at most `LIMIT` bits. Equal images count as one image."""
     usable = np.flatnonzero(prints.textured)
     usable = np.sort(usable[np.unique(prints.pixels[usable], return_index=True)[1]])
     counts: Counter[Relation] = Counter()
@@ -130,17 +130,18 @@ def _first(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _close_pairs(hashes: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield pairs of rows (P, 2) of hashes (N, 4) within the limit, each pair once, and their distances (P,).
+    """Yield index pairs of shape (P, 2) within the distance limit, each pair once, with distances of shape (P,).
 
-    A pair is compared if one of its 16 bands of 16 bits is equal, which holds for every pair of up to 15 different
-    bits and for 99 % of those of 24. Memory is bounded by N, time by the pairs with an equal band.
+    Two hashes are compared only if at least one of their 16 bands of 16 bits is equal. This holds for all pairs that
+    differ in at most 15 bits, and for 99% of pairs that differ in 24 bits. Memory grows with the number of hashes, time
+    with the number of pairs that share a band.
     """
     bands = np.ascontiguousarray(hashes).view(np.uint16)
     for band in range(_BANDS):
         order = np.argsort(bands[:, band], kind="stable")
         keys = bands[order, band]
         active = np.arange(len(order) - 1)
-        # Compare the rows that are `offset` apart in the sorted order, as long as they are in one bucket.
+        # Compare rows that are `offset` apart in the sorted order, while they are in the same bucket.
         for offset in range(1, len(order)):
             active = active[active + offset < len(order)]
             active = active[keys[active] == keys[active + offset]]
@@ -150,6 +151,6 @@ def _close_pairs(hashes: NDArray[np.uint64]) -> Iterator[tuple[NDArray[np.int64]
             distance = np.bitwise_count(hashes[pairs[:, 0]] ^ hashes[pairs[:, 1]]).sum(axis=1, dtype=np.int64)
             close = distance <= LIMIT
             pairs, distance = pairs[close], distance[close]
-            new = ~(bands[pairs[:, 0], :band] == bands[pairs[:, 1], :band]).any(axis=1)  # not found by an earlier band
+            new = ~(bands[pairs[:, 0], :band] == bands[pairs[:, 1], :band]).any(axis=1)  # no earlier band found it
             if new.any():
                 yield pairs[new], distance[new]

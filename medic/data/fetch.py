@@ -1,7 +1,7 @@
 """Download a benchmark and unpack it into `<root>/<name>`.
 
-Files are downloaded into a folder beside it, so that an interrupted download resumes. The benchmark's folder appears
-in one move, after every file was checked and unpacked.
+Files are first downloaded into a folder beside the benchmark's folder, so that interrupted downloads resume. The
+benchmark's folder appears in a single move, after every file has been verified and unpacked.
 """
 
 import gzip
@@ -26,44 +26,44 @@ logger = logging.getLogger(__name__)
 
 RECORDS = ".medic-fetch.json"
 LOCK = ".medic-fetch.lock"
-_DEPTH = 4  # folders that an archive may put around a benchmark
+_DEPTH = 4  # levels of folders in an archive that are searched for the benchmark
 
 
 def fetch(bench: Benchmark, root: Path, url: str | None = None, archive: Path | None = None) -> Path:
-    """Put a benchmark into `<root>/<name>` and return that folder.
+    """Download a benchmark into `<root>/<name>`, and return this folder.
 
-    The files come from the first mirror that works, from `url`, or from a local `archive`.
+    The files come from `url`, from a local `archive`, or by default from the first mirror that works.
     """
     if bench.download is None:
-        raise MedicError(f"dataset {bench.name!r} has no download: `medic datasets {bench.name}` describes it")
+        raise MedicError(f"dataset {bench.name!r} cannot be downloaded: see `medic datasets {bench.name}`")
     if url is not None and archive is not None:
-        raise MedicError("--url and --archive exclude each other: give one of them")
+        raise MedicError("--url and --archive are mutually exclusive: pass only one of them")
     if url is not None and not re.fullmatch(r"https?://[^\s\[\]]+", url):
-        displayed = "…" if "@" in url else url  # there may be a password before it
-        raise MedicError(f"--url {displayed!r} is no http:// or https:// address; for a local file use --archive")
+        displayed = "…" if "@" in url else url  # a URL with @ may contain a password
+        raise MedicError(f"--url must start with http:// or https://, got {displayed!r}; for local files use --archive")
     if archive is not None and not archive.is_file():
-        raise MedicError(f"--archive {archive} is not a file: give a zip or tar file")
+        raise MedicError(f"--archive {archive} is not a file: pass a zip or tar file")
     folder = root / bench.name
-    busy = MedicError(f"another process fetches into {root}: wait for it, or give another --root")
+    busy = MedicError(f"another process is downloading into {root}: wait for it to finish, or use another --root")
     try:
         root.mkdir(parents=True, exist_ok=True)
         with locked(root / LOCK, busy):
             if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-                raise MedicError(f"{folder} exists: move it away to fetch {bench.name} again")
+                raise MedicError(f"{folder} already exists: move it away to fetch {bench.name} again")
             if archive is None:
                 mirrors = bench.download.mirrors if url is None else {"--url": (File(_direct(url)),)}
                 _try_mirrors(bench, bench.download, mirrors, folder)
             else:
                 _install(bench, bench.download, [(archive, File(str(archive), archive.name))], folder)
     except Unusable as failure:
-        raise MedicError(f"archive {archive}: {failure}; it must hold {bench.download.contents}") from None
+        raise MedicError(f"archive {archive}: {failure}; expected contents: {bench.download.contents}") from None
     except OSError as error:
         raise unwritten("folder", error.filename or root, error) from error
     return folder
 
 
 def _direct(url: str) -> str:
-    """Return a direct address for a link to a file on Google Drive with a resource key, which gdown would drop."""
+    """Convert a Google Drive link with a resource key, which gdown would drop, into a direct link."""
     parts = urlsplit(url)
     query = parse_qs(parts.query)
     in_path = re.match(r"/file/d/([\w-]+)", parts.path)
@@ -74,19 +74,19 @@ def _direct(url: str) -> str:
 
 
 def _try_mirrors(bench: Benchmark, download: Download, mirrors: Mapping[str, tuple[File, ...]], folder: Path) -> None:
-    """Download and unpack the files of the first mirror that works."""
+    """Download and unpack the files from the first mirror that works."""
     failures = []
     for documented, files in mirrors.items():
         host = urlsplit(files[0].url).hostname
-        logger.info("%s from %s (documented in %s)", bench.name, host, documented)
+        logger.info("downloading %s from %s (documented in %s)", bench.name, host, documented)
         try:
             return _use_mirror(bench, download, files, folder)
         except Unusable as failure:
             failures.append(f"{host}: {failure}")
             logger.info("%s", failures[-1])
     raise MedicError(
-        f"{bench.name} cannot be fetched: put {download.contents} into {folder}, or give an archive of them with "
-        f"--archive (see {download.page}); tried {'; '.join(failures)}"
+        f"could not download {bench.name}: copy {download.contents} into {folder}, or pass an archive of these files "
+        f"with --archive (see {download.page}); tried {'; '.join(failures)}"
     )
 
 
@@ -96,7 +96,7 @@ def _use_mirror(bench: Benchmark, download: Download, files: Sequence[File], fol
     downloads.mkdir(exist_ok=True)
     packed, first = [], {}
     for file in files:
-        # The address may hold a secret. Its hash also keeps the partial files of two mirrors apart.
+        # The URL may contain a secret, so use its hash. This also separates partial files from different mirrors.
         address = hashlib.sha256(file.url.encode()).hexdigest()
         path = downloads / f"{address[:8]}-{file.file_name}"
         download_file(file.url, path, file.file_name)
@@ -104,11 +104,11 @@ def _use_mirror(bench: Benchmark, download: Download, files: Sequence[File], fol
         checksum = _checksum(path, expected)
         if expected is None:
             first[address] = checksum
-            logger.info("%s: no checksum is published; recording %s in %s", file.file_name, checksum, records)
+            logger.info("%s has no published checksum; recording %s in %s", file.file_name, checksum, records)
         elif checksum != expected:
             path.unlink()
             origin = "published" if file.checksum else f"recorded in {records}"
-            raise Unusable(f"{file.file_name} has the checksum {checksum}, but {expected} is {origin}")
+            raise Unusable(f"checksum mismatch for {file.file_name}: got {checksum}, expected {expected} ({origin})")
         packed.append((path, file))
     try:
         _install(bench, download, packed, folder)
@@ -122,24 +122,24 @@ def _use_mirror(bench: Benchmark, download: Download, files: Sequence[File], fol
 
 
 def _read_records(path: Path) -> dict[str, str]:
-    """Return the checksums of earlier downloads without a published one, by the hash of the address."""
+    """Return the recorded checksums of files without a published checksum, by the hash of the URL."""
     if not path.exists():
         return {}
     try:
         return dict(json.loads(path.read_bytes())["checksums"])
     except (ValueError, LookupError, TypeError):
-        raise MedicError(f"{path} is damaged: delete it; the next downloads are then trusted again") from None
+        raise MedicError(f"{path} is damaged: delete it to trust the next downloads again") from None
 
 
 def _checksum(path: Path, like: str | None) -> str:
-    """Return the checksum of a file, with the algorithm of another one or SHA-256."""
+    """Compute a file's checksum with the algorithm of the checksum `like`, or with SHA-256."""
     algorithm = like.partition(":")[0] if like else "sha256"
     with path.open("rb") as file:
         return f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"
 
 
 def _install(bench: Benchmark, download: Download, packed: Sequence[tuple[Path, File]], folder: Path) -> None:
-    """Unpack files beside the benchmark's folder, and move the result into place once it is complete."""
+    """Unpack files beside the benchmark's folder, then move the complete result into place."""
     staging = folder.with_name(f".{bench.name}.unpacking")
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed process
     try:
@@ -152,7 +152,7 @@ def _install(bench: Benchmark, download: Download, packed: Sequence[tuple[Path, 
             try:
                 download.prepare(unpacked)
             except (ValueError, LookupError, TypeError) as error:
-                raise Unusable(f"its annotations cannot be read ({error!r})") from error
+                raise Unusable(f"invalid annotations ({error!r})") from error
             _find(unpacked, bench, download)
         unpacked.replace(folder)
     finally:
@@ -167,7 +167,7 @@ def _unpack(path: Path, name: str, folder: Path) -> None:
         if head.startswith(b"PK"):
             with zipfile.ZipFile(path) as archive:
                 for member in archive.infolist():
-                    member.filename = member.filename.replace("\\", "/")  # as some programs for Windows write
+                    member.filename = member.filename.replace("\\", "/")  # some Windows programs write backslashes
                     archive.extract(member, folder)
         elif tarfile.is_tarfile(path):
             with tarfile.open(path) as tar:
@@ -181,15 +181,15 @@ def _unpack(path: Path, name: str, folder: Path) -> None:
             shutil.copyfile(path, folder / name)
     except Unusable:
         raise
-    except Exception as error:  # each kind of archive has several types
+    except Exception as error:  # every archive format raises several types
         if isinstance(error, OSError) and error.errno is not None:  # the disk, not the archive
             raise
-        # From None, because memory that a damaged header asks for is no lack of memory.
+        # From None: a MemoryError caused by a damaged header is not a shortage of memory.
         raise Unusable(f"{name} is damaged ({first_line(error)})") from None
 
 
 def _find(folder: Path, bench: Benchmark, download: Download) -> Path:
-    """Return the outermost folder that holds all domains, or all names of a marker."""
+    """Return the outermost folder that contains all domains, or all names of a marker."""
     expected = [*download.markers, *([bench.domains] if bench.layouts else [])]
     level = [folder]
     for _ in range(_DEPTH):
@@ -199,4 +199,4 @@ def _find(folder: Path, bench: Benchmark, download: Download) -> Path:
             if any(folded_names.issuperset(map(folded, marker)) for marker in expected):
                 return candidate
         level = [child for parent in level for child in sorted(parent.iterdir()) if child.is_dir()]
-    raise Unusable(f"no folder holds {' or '.join(', '.join(marker) for marker in expected)} side by side")
+    raise Unusable(f"expected a folder that contains {' or '.join(', '.join(marker) for marker in expected)}")

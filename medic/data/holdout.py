@@ -1,4 +1,4 @@
-"""Rules that hold images of each domain out of training."""
+"""Rules for the validation split: which images of each domain are held out of training."""
 
 import hashlib
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ Rule = Literal["cell", "official", "domainbed"]
 
 
 class Parts(NamedTuple):
-    """Masks (N,) over the images of a dataset by use.
+    """Boolean masks of shape (N,) over a dataset's images, by use.
 
-    `train` and `validation` apply to source domains, `target` to target domains.
+    `train` and `validation` apply to source domains, `target` applies to target domains.
     """
 
     train: Tensor
@@ -27,10 +27,11 @@ class Parts(NamedTuple):
 
 
 def make_parts(dataset: Dataset, rule: Rule, share: float, seed: int) -> Parts:
-    """Divide every domain by a rule.
+    """Split every domain into training and validation images.
 
-    `cell` holds out a share of every (domain, class) cell for validation. `domainbed` holds out a share of every domain
-    with DomainBed's draws for the trial `seed`. `official` follows the benchmark's lists or folders.
+    - `cell`: hold out a share of the images in every cell, that is, of every class in every domain.
+    - `domainbed`: hold out a share of every domain, using DomainBed's random draws for the trial seed `seed`.
+    - `official`: use the benchmark's official lists or folders.
     """
     if rule == "official":
         return _official(dataset)
@@ -41,9 +42,10 @@ def make_parts(dataset: Dataset, rule: Rule, share: float, seed: int) -> Parts:
 
 
 def _cells(dataset: Dataset, share: float, seed: int) -> Iterator[Tensor]:
-    """Yield the held-out images of every cell; a cell with one image keeps it for training.
+    """Yield the indices of held-out images for every cell. Cells with one image keep it for training.
 
-    Each cell has its own generator, named by domain and class, so that no domain changes the draws of another.
+    Each cell has its own generator, seeded with the domain and class names, so that adding or removing a domain does
+    not change the split of the others.
     """
     cell = dataset.domain * len(dataset.classes) + dataset.label
     sizes = torch.bincount(cell, minlength=len(dataset.domains) * len(dataset.classes)).tolist()
@@ -55,7 +57,7 @@ def _cells(dataset: Dataset, share: float, seed: int) -> Iterator[Tensor]:
 
 
 def _domainbed(dataset: Dataset, share: float, trial_seed: int) -> Iterator[Tensor]:
-    """Yield the held-out images of every domain."""
+    """Yield the indices of held-out images for every domain."""
     for domain in range(len(dataset.domains)):
         rows = (dataset.domain == domain).nonzero().squeeze(1)
         order = np.arange(len(rows))
@@ -64,10 +66,10 @@ def _domainbed(dataset: Dataset, share: float, trial_seed: int) -> Iterator[Tens
 
 
 def _official(dataset: Dataset) -> Parts:
-    """Follow the official parts; a target without test images is evaluated on all of its images."""
+    """Use the official parts. A target without test images is evaluated on all of its images."""
     if dataset.parts is None:
-        reason = dataset.parts_problem or f"{dataset.name} comes without official lists or folders"
-        raise MedicError(f"validation 'official': {reason}; use --validation cell")
+        reason = dataset.parts_problem or f"{dataset.name} has no official lists or folders"
+        raise MedicError(f"--validation official is not available: {reason}; use --validation cell")
     train, validation, test = (torch.tensor([part == p for part in dataset.parts]) for p in ("train", "val", "test"))
     if not validation.any():  # DomainNet has only training and test lists
         validation = test
@@ -75,5 +77,5 @@ def _official(dataset: Dataset) -> Parts:
 
 
 def seed_hash(*values: object) -> int:
-    """Return DomainBed's seed for a tuple of values: 31 bits of their MD5."""
+    """Return DomainBed's seed for a tuple of values: 31 bits of its MD5 hash."""
     return int(hashlib.md5(str(values).encode(), usedforsecurity=False).hexdigest(), 16) % 2**31

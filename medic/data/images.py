@@ -1,4 +1,4 @@
-"""Places of decoded images: a GPU, memory, a memory map, or files that are decoded on demand."""
+"""Image storage: on a GPU, in memory, memory-mapped, or decoded on demand."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -16,64 +16,64 @@ from medic.data.decode import THREADS
 from medic.errors import MedicError
 
 AROUND = 2**16
-"""Bytes that the operating system maps around a page that is read."""
+"""Bytes that the operating system maps around each page it reads."""
 
 
 class Images(ABC):
-    """N images of one size, gathered by position."""
+    """N images of one size, accessed by index."""
 
     shape: tuple[int, int, int, int]
-    """(N, channels, height, width)."""
+    """The shape (N, channels, height, width)."""
     device = torch.device("cpu")
     ahead = 0
-    """The number of iterations in advance at which `expect` should be called; 0 if it has no effect."""
+    """How many iterations in advance to call `expect`; 0 if `expect` has no effect."""
 
     def expect(self, positions: Tensor) -> None:  # noqa: B027, most images need no prefetching
-        """Prefetch the images at positions (n,), which will be gathered soon."""
+        """Prefetch images that will be gathered soon."""
 
     def draw_views(self, positions: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the positions (n,) of random views of the images at positions (n,): the images, if they have one."""
+        """Return the positions of a random view of each image. By default, every image has one view: itself."""
         return positions
 
     @abstractmethod
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
-        """Return the uint8 images (n, channels, height, width) at positions (n,), on a device."""
+        """Return uint8 images of shape (n, channels, height, width) on a device; `positions` has shape (n,)."""
 
 
 class Resident(Images):
-    """Images in the memory of a GPU or of the machine."""
+    """Images in GPU or CPU memory."""
 
     def __init__(self, pixels: Tensor) -> None:
         self.pixels, self.device = pixels, pixels.device
         self.shape = tuple(pixels.shape)  # type: ignore[assignment]
 
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
-        """Return the images at positions (n,)."""
+        """Return the images at `positions`."""
         # index_select copies whole images; indexing with a tensor would copy pixel by pixel.
         return self.pixels.index_select(0, positions.to(self.pixels.device)).to(device)
 
 
 class Views(Resident):
-    """Several views of each of N images. The first N rows are the plain images; others serve training only."""
+    """Several views of N images. The first N rows are the plain images, the others are for training only."""
 
     def __init__(self, views: Sequence[Tensor]) -> None:
         super().__init__(torch.cat(list(views)))
         self.count, self.views = len(views[0]), len(views)
 
     def draw_views(self, positions: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the positions (n,) of a random view of each image."""
+        """Return the positions of a random view of each image."""
         return positions + self.count * torch.randint(self.views, positions.shape, generator=generator)
 
 
 class Items(Images):
-    """Inputs in a sequence, which may read them when they are used; an item is a tensor, or begins with one."""
+    """Inputs from a sequence that may load them lazily. Each item is a tensor, or a tuple that starts with one."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.items = items
         self.shape = (len(items), *self._load(0).shape)
 
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
-        """Return the inputs (n, …) at positions (n,)."""
+        """Return the inputs at `positions`, of shape (n, …)."""
         return torch.stack([self._load(position) for position in positions.tolist()]).to(device)
 
     def _load(self, position: int) -> Tensor:
@@ -83,10 +83,10 @@ class Items(Images):
 
 
 class Mapped(Images):
-    """Images in a memory-mapped file; each is checked against its checksum (CRC-32) when first read.
+    """Images in a memory-mapped file. The CRC-32 checksum of each image is verified on its first read.
 
-    Touched pages count as memory of the process, so they are released whenever they could exceed `limit` bytes. The
-    operating system still caches them while it has room.
+    Pages that have been read count towards the memory of the process, so they are released when they could exceed
+    `limit` bytes. The operating system may still cache them.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Mapped(Images):
         self._touched = 0
 
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
-        """Copy the images at positions (n,) from the file."""
+        """Copy the images at `positions` from the file."""
         rows = positions.cpu().numpy()
         gathered = np.asarray(self.pixels[rows])
         self._check(gathered, rows)
@@ -110,7 +110,7 @@ class Mapped(Images):
         return torch.from_numpy(gathered).to(device)
 
     def load(self, device: torch.device) -> Resident:
-        """Read all images, in threads, into the memory of a device."""
+        """Load all images into a device's memory, using threads."""
         loaded, rows = np.empty(self.shape, np.uint8), np.arange(self.shape[0])
 
         def read(start: int) -> None:
@@ -123,15 +123,15 @@ class Mapped(Images):
         return Resident(torch.from_numpy(loaded).to(device))
 
     def _check(self, pixels: NDArray[np.uint8], rows: NDArray[np.intp]) -> None:
-        """Raise an error if the pixels of one of these rows, read for the first time, changed on disk."""
+        """Verify the checksums of rows that are read for the first time."""
         for i in np.flatnonzero(~self._checked[rows]):
             if crc32(pixels[i].data) != self.checksums[rows[i]]:
-                raise MedicError(f"the store {self.pixels.filename} is damaged: delete it and rerun the command")
+                raise MedicError(f"image store {self.pixels.filename} is damaged: delete it and rerun the command")
         self._checked[rows] = True
 
 
 class Streamed(Images):
-    """Images that are decoded in threads whenever they are gathered; expected ones are decoded in advance."""
+    """Images that are decoded in threads each time they are gathered, or in advance with `expect`."""
 
     ahead = 2
 
@@ -141,13 +141,13 @@ class Streamed(Images):
         self._expected: dict[int, Future[NDArray[np.uint8]]] = {}
 
     def expect(self, positions: Tensor) -> None:
-        """Start to decode the images at positions (n,)."""
+        """Start decoding the images at `positions`."""
         for position in positions.tolist():
             if position not in self._expected:
                 self._expected[position] = self._pool.submit(self._decode, position)
 
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
-        """Return the images at positions (n,), decoding those that were not expected."""
+        """Return the images at `positions`, decoding those that were not prefetched."""
         self.expect(positions)
         chosen = [self._expected[position] for position in positions.tolist()]
         try:

@@ -1,4 +1,4 @@
-"""Images of any kind as pixels of one size: files, bytes, PIL images, arrays and tensors."""
+"""Convert files, bytes, PIL images, arrays and tensors to pixels of one size."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +15,7 @@ from medic.data.decode import MAX_PIXELS, THREADS, BadImage, decode, read_file, 
 from medic.errors import MedicError, first_line
 
 AnyImage: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.generic] | Tensor
-"""An image: a path, the bytes of a file, a PIL image, an array (H, W), (H, W, 3) or a tensor (3, H, W).
+"""An image: a path, the bytes of a file, a PIL image, an array of shape (H, W) or (H, W, 3), or a tensor (3, H, W).
 
 Arrays and tensors are uint8, or floats in [0, 1].
 """
@@ -25,12 +25,12 @@ U = TypeVar("U")
 
 
 def to_pixels(image: AnyImage, size: int, limit: int = MAX_PIXELS) -> Pixels:
-    """Return the pixels (3, size, size) of an image of at most `limit` pixels, made as those of files in training."""
+    """Convert an image to pixels of shape (3, size, size), with the same preprocessing as in training."""
     return to_square(image, size, limit)[0]
 
 
 def to_square(image: AnyImage, size: int, limit: int = MAX_PIXELS) -> tuple[Pixels, tuple[int, int]]:
-    """Return the pixels (3, size, size) of an image, and its height and width before it was resized."""
+    """Convert an image to pixels of shape (3, size, size). Also returns its original height and width."""
     if isinstance(image, str | Path):
         return decode(read_file(str(image)), size, str(image), limit)
     if isinstance(image, bytes):
@@ -39,48 +39,48 @@ def to_square(image: AnyImage, size: int, limit: int = MAX_PIXELS) -> tuple[Pixe
 
 
 def each_image(images: AnyImage | Iterable[AnyImage]) -> Iterable[AnyImage]:
-    """Return the images of a sequence; a batch (N, …) has N of them, and one image is a sequence of itself."""
+    """Return an iterable of images from a single image, a batch of shape (N, …) or a sequence."""
     if isinstance(images, np.ndarray | Tensor):
         return images if images.ndim == 4 else [images]
     if isinstance(images, str | Path | bytes | Image.Image) or not isinstance(images, Iterable):
-        return [images]  # also something that is no image, to be refused like one in a list
+        return [images]  # an invalid image raises the same error alone as in a list
     return images
 
 
 def _copied(image: Image.Image) -> Image.Image:
-    """Return a copy of a PIL image, which reads its file if nothing has before."""
+    """Copy a PIL image, which also reads its file if it has not been read."""
     try:
         return image.copy()
     except MemoryError:
         raise
-    except Exception as error:  # Pillow raises all kinds for a damaged file
+    except Exception as error:  # Pillow raises many types for damaged files
         raise BadImage(f"the image is damaged: {first_line(error)}") from error
 
 
 def _to_pil(image: object) -> Image.Image:
-    """Return an array or a tensor as a PIL image."""
+    """Convert an array or a tensor to a PIL image."""
     if not isinstance(image, np.ndarray | Tensor):
-        kinds = "a path, bytes, a PIL image, an array (H, W, 3) or a tensor (3, H, W)"
-        raise MedicError(f"an image is {kinds}, not {type(image).__name__}")
+        kinds = "a path, bytes, a PIL image, an array of shape (H, W, 3) or a tensor of shape (3, H, W)"
+        raise MedicError(f"image must be {kinds}, got {type(image).__name__}")
     values: NDArray[Any] = image.detach().cpu().numpy() if isinstance(image, Tensor) else image
     if isinstance(image, Tensor) and values.ndim == 3:
         values = values.transpose(1, 2, 0)
     if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] not in (1, 3)) or 0 in values.shape:
         layout = "(3, H, W)" if isinstance(image, Tensor) else "(H, W, 3)"
-        raise BadImage(f"an image of shape {tuple(image.shape)}: expected {layout} or (H, W)")
+        raise BadImage(f"image must have shape {layout} or (H, W), got {tuple(image.shape)}")
     if values.dtype.kind == "f":
-        if not (values.min() >= 0 and values.max() <= 1):  # also if one is NaN
-            raise BadImage("an image has floats outside [0, 1]: rescale them, or give uint8")
+        if not (values.min() >= 0 and values.max() <= 1):  # also true for NaN
+            raise BadImage("image contains floats outside [0, 1]: rescale them, or pass uint8")
         values = (values * 255 + 0.5).astype(np.uint8)
     if values.dtype != np.uint8:
-        raise BadImage(f"an image of {values.dtype}: give uint8, or floats in [0, 1]")
+        raise BadImage(f"image must be uint8 or floats in [0, 1], got {values.dtype}")
     if values.ndim == 3 and values.shape[2] == 1:
         values = values[:, :, 0]
     return Image.fromarray(np.ascontiguousarray(values))
 
 
 def ordered(function: Callable[[T], U], values: Iterable[T], ahead: int) -> Iterator[U]:
-    """Yield the results of a function that is called in threads, in order; at most `ahead` of them wait."""
+    """Map a function over values in threads, and yield the results in order. Computes at most `ahead` in advance."""
     with ThreadPoolExecutor(THREADS, thread_name_prefix="decode") as pool:
         waiting: deque[Future[U]] = deque()
         try:
@@ -90,6 +90,6 @@ def ordered(function: Callable[[T], U], values: Iterable[T], ahead: int) -> Iter
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
-        finally:  # the reader may stop early
+        finally:  # the consumer may stop early
             for future in waiting:
                 future.cancel()

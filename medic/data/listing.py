@@ -1,4 +1,4 @@
-"""Image files: a list of them with domains and classes, made before any file is opened."""
+"""Lists of image files with their domains and classes, built without opening any image."""
 
 import hashlib
 import os
@@ -18,12 +18,12 @@ from medic.data.store import Storage, StoreIndex, find_index, open_store, stream
 from medic.errors import MedicError, first_line
 from medic.utils.files import IMAGE_SUFFIXES
 
-_ESCAPED = "surrogateescape"  # a name that is not UTF-8 keeps its bytes
+_ESCAPED = "surrogateescape"  # preserves file names that are not valid UTF-8
 
 
 @dataclass(frozen=True)
 class ImageFile:
-    """One image file with its labels; `name` is its path relative to the root."""
+    """An image file with its labels. `name` is its path relative to the root."""
 
     file: str
     name: str
@@ -31,33 +31,33 @@ class ImageFile:
     label: str
     attributes: Mapping[str, str] = field(default_factory=dict)
     part: Part | None = None
-    """Its official use, if the benchmark publishes one."""
+    """The image's official use, if the benchmark publishes official splits."""
 
 
 @dataclass(frozen=True)
 class ImageList(LazyDataset):
-    """N image files, ordered as DomainBed and torchvision order them: by domain, class name, then file name."""
+    """N image files, sorted by domain, class name and file name, as in DomainBed and torchvision."""
 
     files: tuple[str, ...]
     names: tuple[str, ...]
     domain: Tensor
-    """Positions (N,) in `domains`."""
+    """Indices into `domains`, of shape (N,)."""
     label: Tensor
-    """Positions (N,) in `classes`."""
+    """Indices into `classes`, of shape (N,)."""
     attributes: Mapping[str, Tensor]
-    """Further integer labels (N,) by name."""
+    """Additional integer labels of shape (N,), by name."""
     parts: tuple[Part, ...] | None
-    """The official use of each image, if the benchmark publishes one."""
+    """The official use of each image, if the benchmark publishes official splits."""
     parts_problem: str | None = None
-    """Reason why official lists on disk cannot be used, if so."""
+    """Why the official lists on disk cannot be used, if they cannot."""
     unique: bool = False
-    """Whether equal files in a domain count once."""
+    """Whether duplicate files in a domain are dropped."""
     location: str | None = None
-    """The layout and the folder in which a benchmark was found."""
+    """The layout and folder in which the benchmark was found."""
     ignored: tuple[str, ...] = ()
-    """Folders in it that belong to no domain or class."""
+    """Folders that do not match any domain or class."""
     dropped: tuple[ImageFile, ...] = ()
-    """Files that are known to be damaged and left out."""
+    """Files that are known to be damaged and are excluded."""
 
     def __len__(self) -> int:
         return len(self.files)
@@ -66,15 +66,15 @@ class ImageList(LazyDataset):
     def of(
         cls, name: str, entries: Iterable[ImageFile], domains: Sequence[str] = (), classes: Sequence[str] = ()
     ) -> "ImageList":
-        """Make a list of files; without `domains` or `classes`, those found are numbered alphabetically."""
+        """Build a list from files. `domains` and `classes` default to all names that occur, in alphabetical order."""
         image_files = list(entries)
         domains = tuple(domains) or tuple(sorted({entry.domain for entry in image_files}))
         classes = tuple(classes) or tuple(sorted({entry.label for entry in image_files}))
         for folder in (*domains, *classes):
             if re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", folder):
                 raise MedicError(
-                    f"domain or class {folder!r} is not UTF-8 or has control characters: "
-                    "rename it, or set LC_ALL=C.UTF-8 if the shell shows it well"
+                    f"domain or class {folder!r} is not valid UTF-8 or contains control characters: "
+                    "rename it, or set LC_ALL=C.UTF-8 if your shell shows the name correctly"
                 )
         domain_of, class_of = ({name: i for i, name in enumerate(names)} for names in (domains, classes))
         image_files.sort(key=lambda entry: (domain_of[entry.domain], entry.label, entry.name))
@@ -96,15 +96,15 @@ class ImageList(LazyDataset):
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The names of further attributes."""
+        """The names of additional attributes."""
         return tuple(self.attributes)
 
     def load(self, storage: Storage) -> Dataset:
-        """Decode the files, or read them from a store."""
+        """Load the images from an image store, which is built first if necessary."""
         return self._dataset(*open_store(self, storage))
 
     def look(self, storage: Storage) -> Dataset:
-        """Return the dataset with images that are decoded on demand; files are read unless a store of them exists."""
+        """Open the dataset with images decoded on demand. Reads all files once unless an image store exists."""
         index = find_index(self, storage)
         return self._dataset(stream(self, index, storage.size), index)
 
@@ -130,17 +130,17 @@ class ImageList(LazyDataset):
         return cell_counts(self)
 
     def quick_hash(self) -> str:
-        """Return a fingerprint of paths, labels, file sizes and times, which finds a store without reading images.
+        """Return a fingerprint of paths, labels, file sizes and times, which identifies a store without reading images.
 
-        One of the times is that of the last change of status, which no program can set: a file that is replaced by one
-        of the same size and modification time is noticed.
+        The times include the last status change (ctime), which programs cannot set. The fingerprint therefore changes
+        even if a file is replaced by a file with the same size and modification time.
         """
         digest = hashlib.sha256("\0".join((*self.domains, *self.classes)).encode(errors=_ESCAPED))
         for file, d, c in zip(self.files, self.domain.tolist(), self.label.tolist(), strict=True):
             try:
                 status = os.stat(file)
                 known = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-            except (OSError, ValueError):  # reported when the image is read
+            except (OSError, ValueError):  # reading the image will report the error
                 known = None
             digest.update(f"{os.path.abspath(file)}\0{d}\0{c}\0{known}\n".encode(errors=_ESCAPED))
         return digest.hexdigest()
@@ -153,7 +153,7 @@ def cell_counts(data: Dataset | ImageList) -> dict[str, dict[str, int]]:
 
 
 def _encode(rows: Sequence[Mapping[str, str]]) -> dict[str, Tensor]:
-    """Return integer labels (N,) for each attribute: its numbers, or the ranks of its values as text."""
+    """Encode each attribute as integers of shape (N,): whole numbers as they are, text as alphabetical ranks."""
     encoded = {}
     for column in rows[0] if rows else ():
         values = [row[column] for row in rows]
@@ -168,10 +168,10 @@ def _encode(rows: Sequence[Mapping[str, str]]) -> dict[str, Tensor]:
 def walk(
     folder: str | Path, parts: tuple[str, ...] = (), above: frozenset[tuple[int, int]] = frozenset()
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield every image file below a folder with the parts of its relative path, sorted; follow links.
+    """Yield every image file below a folder, sorted, with the parts of its relative path. Follows symbolic links.
 
-    Files are strings: there may be a million, and a `Path` takes ten times longer. `parts` is the relative path of the
-    folder, and `above` identifies the folders that contain it.
+    Paths are strings, because `Path` objects are ten times slower and there may be a million files. `parts` is the
+    folder's relative path, and `above` identifies its parent folders.
     """
     try:
         status = os.stat(folder)
@@ -180,12 +180,12 @@ def walk(
         raise MedicError(f"folder {folder} cannot be read: {error.strerror}") from error
     identity = (status.st_dev, status.st_ino)
     if identity in above:
-        raise MedicError(f"folder {folder} is a link to a folder above it: remove the link")
+        raise MedicError(f"folder {folder} links to one of its parent folders: remove the link")
     for entry in entries:
         if entry.name.startswith("."):
             continue
         named = (*parts, entry.name)
-        # False for a link to itself, which is reported when it is read as an image.
+        # False for a link to itself. Reading it as an image will report the error.
         if os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir():
             yield from walk(entry.path, named, above | {identity})
         elif os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES:
@@ -193,7 +193,7 @@ def walk(
 
 
 def list_lines(file: Path) -> Iterator[tuple[str, int]]:
-    """Yield the path, which may contain spaces, and the number in each line of an image list."""
+    """Yield path and label number from each line of an image list. Paths may contain spaces."""
     try:
         lines = read_file(str(file)).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -203,5 +203,5 @@ def list_lines(file: Path) -> Iterator[tuple[str, int]]:
         if not line.strip():
             continue
         if not path or not re.fullmatch(r"-?[0-9]{1,18}", label):
-            raise MedicError(f"{file}, line {number}: {line.strip()!r} is not `path label` with a number as the label")
+            raise MedicError(f"{file}, line {number}: expected `path label` with a numeric label, got {line.strip()!r}")
         yield path, int(label)

@@ -1,4 +1,4 @@
-"""Problems: training and validation images of the source domains, and target images for evaluation only."""
+"""Open set problems: source images for training and validation, target images for evaluation only."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,32 +17,33 @@ UNKNOWN = -1
 
 @dataclass(frozen=True)
 class Samples:
-    """N images of a dataset: positions `indices` (N,), known class or -1 `label` (N,), and `domain` (N,)."""
+    """N images of a dataset: `indices` into the dataset, `label` (known class or -1) and `domain`, of shape (N,)."""
 
     indices: Tensor
     label: Tensor
     domain: Tensor
     attributes: Mapping[str, Tensor] = field(default_factory=dict)
-    """Further integer labels (N,), which a grid can split."""
+    """Additional integer labels of shape (N,) that a grid can split by."""
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def at(self, rows: Tensor) -> "Samples":
-        """Return the samples at `rows` (n,)."""
+        """Select samples by row index."""
         attributes = {name: values[rows] for name, values in self.attributes.items()}
         return Samples(self.indices[rows], self.label[rows], self.domain[rows], attributes)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One open set domain generalization problem.
+    """An open set domain generalization problem.
 
-    `train` and `validation` hold the known classes of the source domains. `target` holds the images of the target
-    domains, with unknown classes as -1. `source_unknown` holds the unknown classes of the source domains: new classes
-    in familiar domains. Only evaluation receives the last two. `held_out` (N_target,) marks the images that DomainBed
-    would use as the validation part of the target. Without a target domain, `targets` is empty and `target` holds what
-    training holds out: `validation` and `source_unknown`.
+    - `train` and `validation`: known classes in the source domains.
+    - `target`: images of the target domains, where unknown classes have label -1. For evaluation only.
+    - `source_unknown`: unknown classes in the source domains. For evaluation only.
+    - `held_out`: a mask over `target` of the images that DomainBed would use for validation.
+
+    If `targets` is empty, `target` contains the held-out source images: `validation` and `source_unknown`.
     """
 
     known: tuple[str, ...]
@@ -58,22 +59,22 @@ class Problem:
 def choose_domains(
     domains: Sequence[str], targets: Sequence[str] | None, sources: Sequence[str] | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return sources and targets in the order of `domains`; if one is None, it is all other domains."""
+    """Return sources and targets in the order of `domains`. If one of them is None, it becomes all other domains."""
     for domain in (*(targets or ()), *(sources or ())):
         check_choice("domain", domain, domains)
     if targets is None and sources is None:
-        raise MedicError(f"no target given: choose a domain with --target, one of {', '.join(domains)}")
+        raise MedicError(f"missing target domain: pass --target with one of {', '.join(domains)}")
     if targets is None:
         targets = [domain for domain in domains if domain not in (sources or ())]
     if sources is None:
         sources = [domain for domain in domains if domain not in targets]
     both = [domain for domain in targets if domain in sources]
     if both:
-        raise MedicError(f"the target {both[0]!r} is among the sources {', '.join(sources)}: remove it from --sources")
+        raise MedicError(f"target {both[0]!r} is also a source ({', '.join(sources)}): remove it from --sources")
     if not sources:
-        raise MedicError("no source domain to train on: give at least one with --sources, or fewer with --target")
+        raise MedicError("no source domain left for training: pass --sources, or fewer domains with --target")
     if not targets:
-        raise MedicError("no target domain to test on: choose one with --target, or leave one out of --sources")
+        raise MedicError("no target domain left for testing: pass --target, or remove a domain from --sources")
     return tuple(d for d in domains if d in sources), tuple(d for d in domains if d in targets)
 
 
@@ -85,9 +86,10 @@ def make_problem(
     parts: Parts,
     on_empty: Literal["error", "warn"] = "error",
 ) -> Problem:
-    """Divide a dataset into training, validation and evaluation images; without targets, held-out images are evaluated.
+    """Divide a dataset into training, validation and evaluation images.
 
-    `on_empty` decides about a source domain without images of a known class that `classes.partial` expects there.
+    If `targets` is empty, the held-out source images are evaluated. `on_empty` determines what happens if a source
+    domain has no images of a class it should contain according to `classes`.
     """
     position = {name: i for i, name in enumerate(classes.known)}
     label = torch.tensor([position.get(name, UNKNOWN) for name in dataset.classes])[dataset.label]
@@ -120,7 +122,7 @@ def make_problem(
 
 
 def _allowed(dataset: Dataset, classes: ClassSplit) -> Tensor:
-    """Mark the images (N,) whose class `classes.partial` allows in their domain."""
+    """Return a mask of shape (N,) of the images whose class `classes.partial` allows in their domain."""
     allowed = torch.ones(len(dataset.domains), len(dataset.classes), dtype=torch.bool)
     for domain, has in classes.partial.items():
         allowed[dataset.domains.index(domain)] = torch.tensor([name in has for name in dataset.classes])
@@ -128,32 +130,32 @@ def _allowed(dataset: Dataset, classes: ClassSplit) -> Tensor:
 
 
 def _check_covered(problem: Problem, dataset: Dataset, classes: ClassSplit, on_empty: str) -> None:
-    """Check that every source has images of its known classes, and every target has images to evaluate."""
+    """Check that every source contains its known classes, and every target contains images to evaluate."""
     seen = set(zip(problem.train.domain.tolist(), problem.train.label.tolist(), strict=True))
     empty = []
     for position, name in enumerate(problem.known):
         lacking = [dataset.domains[source] for source in problem.sources if (source, position) not in seen]
         if len(lacking) == len(problem.sources):
-            raise MedicError(f"no source domain has an image of the known class {name!r}: leave it out of --known")
+            raise MedicError(f"known class {name!r} has no images in any source domain: remove it from --known")
         empty += [(domain, name) for domain in lacking if name in classes.of_source(domain)]
     if empty:
-        more = f", and {len(empty) - 1} more are missing" if len(empty) > 1 else ""
-        message = f"source domain {empty[0][0]!r} has no image of the known class {empty[0][1]!r} to train on{more}"
+        more = f" (and {len(empty) - 1} more such cases)" if len(empty) > 1 else ""
+        message = f"source domain {empty[0][0]!r} has no training images of known class {empty[0][1]!r}{more}"
         if on_empty == "error":
-            raise MedicError(f"{message}: use --partial auto to train on the classes that each domain has")
+            raise MedicError(f"{message}: use --partial auto to train each domain on the classes that it contains")
         warn(message)
     if len(problem.validation) == 0:
-        raise MedicError(f"{dataset.name} leaves no validation images: hold out a larger share, as in --holdout 0.5")
+        raise MedicError(f"{dataset.name} has no validation images: hold out a larger share, such as --holdout 0.5")
     for target in problem.targets:
         known, name = problem.target.label[problem.target.domain == target] >= 0, dataset.domains[target]
         if not known.any():
-            raise MedicError(f"the target {name!r} has no image of a known class: choose another")
+            raise MedicError(f"target domain {name!r} has no images of a known class: choose another target")
         if classes.unknown and known.all():
-            warn(f"the target {name!r} has no image of an unknown class: only accuracy is measured")
+            warn(f"target domain {name!r} has no images of an unknown class: only accuracy will be measured")
 
 
 def draw_shots(samples: Samples, count: int, generator: torch.Generator) -> Samples:
-    """Return at most `count` random samples of each class and domain, in their order."""
+    """Draw at most `count` random samples per class and domain, in their original order."""
     shuffled = torch.randperm(len(samples), generator=generator)
     cells = torch.stack((samples.domain, samples.label), dim=1)[shuffled]
     kept = [shuffled[(cells == cell).all(1)][:count] for cell in cells.unique(dim=0)]
@@ -163,9 +165,10 @@ def draw_shots(samples: Samples, count: int, generator: torch.Generator) -> Samp
 def mislabelled(
     samples: Samples, share: float, classes: Mapping[int, Sequence[int]], generator: torch.Generator
 ) -> Samples:
-    """Return samples with label noise: an expected `share` has another class, uniformly from the classes of its domain.
+    """Add label noise to samples.
 
-    `classes` are the known classes by domain. Each sample is drawn independently.
+    Each label is replaced with probability `share`, independently, by another class drawn uniformly from the classes of
+    its domain. `classes` maps each domain to its known classes.
     """
     chosen = torch.rand(len(samples), generator=generator) < share
     draws = torch.rand(len(samples), generator=generator)
@@ -176,6 +179,6 @@ def mislabelled(
             continue
         order = torch.tensor(sorted(own))
         position = torch.searchsorted(order, label[rows])
-        ahead = 1 + (draws[rows] * (len(order) - 1)).long()  # starts at 1, so that no drawn sample keeps its class
+        ahead = 1 + (draws[rows] * (len(order) - 1)).long()  # at least 1, so that the class changes
         label[rows] = order[(position + ahead) % len(order)]
     return replace(samples, label=label)

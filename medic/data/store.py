@@ -1,4 +1,4 @@
-"""A cache of decoded images: every file is decoded once to uint8 at one size, and later runs reuse the result."""
+"""Image stores: every file is decoded once to uint8 at one size, and later runs reuse the pixels."""
 
 import hashlib
 import json
@@ -29,15 +29,15 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 2
 BATCH = 512
-"""Files that are read before the first of them is used, which bounds the decoded images in memory."""
+"""Number of files that are read at a time, which bounds the memory for decoded images."""
 Where = Literal["auto", "gpu", "ram", "map", "stream"]
 OnBad = Literal["error", "skip"]
-PLACES = {"gpu": "on the GPU", "ram": "in memory", "map": "in a memory map", "stream": "decoded on demand"}
+PLACES = {"gpu": "on the GPU", "ram": "in memory", "map": "memory-mapped", "stream": "decoded on demand"}
 
 
 @dataclass(frozen=True)
 class Storage:
-    """The size in pixels at which images are decoded, the place to keep them, and the rule for unreadable files."""
+    """Where and at what size in pixels to keep decoded images, and how to handle unreadable files."""
 
     size: int
     where: Where = "auto"
@@ -47,23 +47,23 @@ class Storage:
 
 @dataclass(frozen=True)
 class StoreIndex:
-    """The index of a store: the images in it, in the order of the image list."""
+    """The index of an image store: which images it contains, in the order of the image list."""
 
     size: int
     kept: tuple[int, ...]
-    """Positions in the image list."""
+    """Indices into the image list."""
     bad: tuple[str, ...]
-    """A message for each unreadable file."""
+    """Error messages of unreadable files."""
     hash: str
     """A fingerprint of names, labels and file contents."""
     frames: tuple[tuple[int, int], ...]
-    """The height and width of each image before it was resized to a square."""
+    """Original height and width of each image, before resizing to a square."""
     checksums: tuple[int, ...]
-    """CRC-32 of each image in the store; empty where images are decoded on demand."""
+    """CRC-32 checksum of each image in the store; empty if images are decoded on demand."""
 
     @classmethod
     def read(cls, path: Path) -> "StoreIndex | None":
-        """Read the index of a store; return None if one of its files is missing, damaged or of another format."""
+        """Read a store's index. Return None if one of its files is missing, damaged or in another format."""
         try:
             values = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
             if values.pop("format") != FORMAT:
@@ -77,7 +77,7 @@ class StoreIndex:
 
 
 def open_store(listing: "ImageList", storage: Storage) -> tuple[Images, StoreIndex]:
-    """Return the images of a list with their index; decode the files first unless a store exists."""
+    """Open the images in a list, with their index. Decodes the files first unless a store exists."""
     size = storage.size
     needed = len(listing) * 3 * size * size
     place = choose_place(needed, storage.where, storage.device)
@@ -89,7 +89,7 @@ def open_store(listing: "ImageList", storage: Storage) -> tuple[Images, StoreInd
         except OSError as error:
             raise unwritten("the store", path.parent, error) from error
     _check_bad(listing, index, storage.on_bad)
-    logger.info("%d images of %d px (%.2f GiB) %s", len(index.kept), size, needed / 2**30, PLACES[place])
+    logger.info("%d images at %d px (%.2f GiB) %s", len(index.kept), size, needed / 2**30, PLACES[place])
     if place == "stream":
         return stream(listing, index, size), index
     pixels = np.memmap(path.with_suffix(".bin"), np.uint8, "r", shape=(len(index.kept), 3, size, size))
@@ -98,17 +98,17 @@ def open_store(listing: "ImageList", storage: Storage) -> tuple[Images, StoreInd
 
 
 def stream(listing: "ImageList", index: StoreIndex, size: int) -> Streamed:
-    """Return the images of a list that are decoded whenever they are used."""
+    """Return images that are decoded on demand."""
     files = [listing.files[row] for row in index.kept]
     shape = (len(files), 3, size, size)
     return Streamed(lambda row: decode(read_file(files[row]), size, files[row])[0], shape)
 
 
 def find_index(listing: "ImageList", storage: Storage) -> StoreIndex:
-    """Return the index that a store of a list has or would have; write nothing.
+    """Return the index of an existing store, or the index that a new store would have. Writes nothing.
 
-    Without a store every file is read. Files are decoded only if unreadable ones are skipped, to find those: otherwise
-    each file counts, and training stops at an unreadable one.
+    If no store exists, all files are read. They are also decoded if unreadable files are to be skipped. Otherwise every
+    file is included, and training stops at an unreadable file.
     """
     stores = _path(listing, "*")
     paths = sorted(stores.parent.glob(f"{stores.name}.json"))
@@ -123,15 +123,15 @@ def find_index(listing: "ImageList", storage: Storage) -> StoreIndex:
 
 
 def _path(listing: "ImageList", kind: str) -> Path:
-    """Return the path of a store without its suffix; `kind` is the image size or `stream`."""
+    """Return a store's path without its suffix. `kind` is the image size or `stream`."""
     return cache_directory() / "stores" / f"{listing.quick_hash()[:32]}-{kind}{'-unique' if listing.unique else ''}"
 
 
 def choose_place(needed: int, where: Where, device: torch.device) -> str:
-    """Return the requested place, or for `auto` the fastest one that holds `needed` bytes with room to spare."""
+    """Return the requested place, or for `auto` the fastest place with ample room for `needed` bytes."""
     if where != "auto":
         if where == "gpu" and device.type != "cuda":
-            raise MedicError("store 'gpu': this run is not on a GPU; use ram, map, stream or auto")
+            raise MedicError("store 'gpu' requires a GPU: use ram, map, stream or auto")
         return where
     if device.type == "cuda" and needed < 0.5 * torch.cuda.mem_get_info(device)[0]:
         return "gpu"
@@ -144,13 +144,16 @@ def choose_place(needed: int, where: Where, device: torch.device) -> str:
 
 
 def _build(path: Path, listing: "ImageList", size: int, in_file: bool) -> StoreIndex:
-    """Decode every image, with `in_file` into a new store, unless another process has just done so."""
+    """Decode all images and write the index, unless another process has just done so.
+
+    With `in_file`, also write the pixels to a new store.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.with_suffix(".lock")):
         index = StoreIndex.read(path)
         if index is not None:
             return index
-        logger.info("decoding %d images to %d px, once", len(listing), size)
+        logger.info("decoding %d images to %d px (first use only)", len(listing), size)
         contents = read_files(listing, size)
         if in_file:
             with atomic_write(path.with_suffix(".bin")) as file:
@@ -162,17 +165,17 @@ def _build(path: Path, listing: "ImageList", size: int, in_file: bool) -> StoreI
 
 
 class FileContent(NamedTuple):
-    """The content of an image file: its digest, its height and width, and its pixels if it was decoded."""
+    """The contents of an image file: digest, height and width, and the pixels if it was decoded."""
 
     digest: bytes = b""
     frame: tuple[int, int] = (0, 0)
     pixels: NDArray[np.uint8] | None = None
     problem: str | None = None
-    """Reason why the file cannot be read, if so."""
+    """Why the file cannot be read, if it cannot."""
 
 
 def read_files(listing: "ImageList", size: int | None) -> Iterator[FileContent]:
-    """Yield the content of every file of a list, read in threads; with a `size`, also decode each image."""
+    """Read all files of a list in threads, and yield their contents. If `size` is given, also decode the images."""
 
     def read(file: str) -> FileContent:
         try:
@@ -193,9 +196,9 @@ def make_index(
     contents: Iterable[FileContent],
     write: Callable[[memoryview], object] | None = None,
 ) -> StoreIndex:
-    """Return the index of the readable files of a list, and `write` the pixels of each.
+    """Build the index of all readable files in a list, and pass the pixels of each image to `write`.
 
-    If the list is `unique`, only the first of equal files in a domain is kept.
+    If the list is `unique`, only the first of several identical files in a domain is kept.
     """
     domain, label = listing.domain.tolist(), listing.label.tolist()
     digest = hashlib.sha256("\0".join((*listing.domains, *listing.classes)).encode(errors="surrogateescape"))
@@ -218,7 +221,7 @@ def make_index(
 
 
 def _check_bad(listing: "ImageList", index: StoreIndex, on_bad: OnBad) -> None:
-    """Raise an error if there are unreadable images, or log how many are skipped."""
+    """Raise an error if any image is unreadable, or log how many images are skipped."""
     if index.bad:
         others = len(index.bad) - 1
         message = index.bad[0] + (f", and {others} more cannot be read" if others else "")
@@ -226,4 +229,4 @@ def _check_bad(listing: "ImageList", index: StoreIndex, on_bad: OnBad) -> None:
             raise MedicError(f"{message}: remove or replace the files, or skip them with --on-bad-image skip")
         logger.info("%s skipped: %s", counted(len(index.bad), "image"), message)
     if not index.kept:
-        raise MedicError(f"none of the {len(listing)} images of {listing.name} can be read")
+        raise MedicError(f"none of the {len(listing)} images in {listing.name} can be read")

@@ -1,1 +1,1 @@
-"""Use of a trained model: the file that holds it, and its decisions on new images."""
+"""Deployment: model files, predictions on new images, calibration, export and the HTTP service."""

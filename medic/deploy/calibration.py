@@ -1,4 +1,4 @@
-"""The choice of a threshold for a model in use, and what it accepts and rejects."""
+"""Choose the threshold of a trained model, and measure what each threshold accepts and rejects."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,30 +22,32 @@ from medic.openset.calibration import (
 from medic.utils.outputs import Output
 
 SHARES = (0.99, 0.95, 0.9, 0.8, 0.7)
-"""The acceptance rates that are shown for comparison, as far as there are enough images."""
+"""Acceptance rates to compare, if there are enough images."""
 ACCEPT = 0.9
-"""The acceptance rate in left-out domains, if none is chosen."""
+"""Default acceptance rate in left-out domains."""
 FEWEST = 20
-"""Images without labels that two components are fitted to."""
+"""Minimum number of unlabelled images for fitting two components."""
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """Outputs for labelled images: a known class or -1 (N,); `about` says which images they are."""
+    """Outputs for N labelled images. `label` is a known class or -1, and `about` describes the images."""
 
     output: Output
     label: Tensor
     about: str
     others: tuple[str, ...] = ()
-    """The names that were taken for unknown, because they are no classes of the model."""
+    """Labels that are not classes of the model, so that their images count as unknown."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """The fractions of images that a threshold accepts and rejects; None where there are no such images.
+    """The fractions of images that a threshold accepts and rejects. A fraction of no images is None.
 
-    Of the known images, `accepted` are taken for known, and `named` also get their own class. `rejected` is of the
-    unknown images, and `unlabelled` is the accepted fraction of the images without labels.
+    - `accepted`: known images that are accepted.
+    - `named`: known images that are accepted and classified correctly.
+    - `rejected`: unknown images that are rejected.
+    - `unlabelled`: unlabelled images that are accepted.
     """
 
     threshold: Threshold
@@ -57,52 +59,54 @@ class Effect:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A model with what its threshold can be chosen by: labelled images, images without labels, or both."""
+    """A model and the images for choosing its threshold: labelled, unlabelled or both."""
 
     predictor: Predictor
     labelled: Labelled | None = None
     unlabelled: Output | None = None
     left_out: Mapping[str, Tensor] | None = None
-    """Confidences of known images by source domain, each by a model that was not trained on it."""
+    """Confidences of known images by source domain, each from a model that was trained without this domain."""
 
     def accepting(self, share: float) -> Threshold:
-        """Return the threshold that accepts a known image with a probability of at least `share`.
+        """Return the threshold that accepts a known image with probability at least `share`.
 
-        It holds for the labelled images (see `conformal`), or in every left-out domain (see `across_domains`).
+        The guarantee holds for images like the labelled ones (see `conformal`), or in every left-out domain (see
+        `across_domains`).
         """
         if self.left_out is not None:
             value = across_domains(self.left_out.values(), share)
-            return self._threshold(value, f"accept {100 * share:g} % of left-out domains")
+            return self._threshold(value, f"accept {100 * share:g}% of left-out domains")
         return self._accepting_labelled(share)
 
     def _accepting_labelled(self, share: float) -> Threshold:
         labelled = self._labelled()
         known = labelled.label >= 0
-        return self._threshold(conformal(self._confidence[known], share), f"accept {100 * share:g} %")
+        return self._threshold(conformal(self._confidence[known], share), f"accept {100 * share:g}%")
 
     def best(self, cost: float | None = None) -> Threshold:
-        """Return the threshold with the best H-score, or with the least cost; see `best_threshold`."""
+        """Return the threshold with the best H-score or, if `cost` is given, the lowest cost; see `best_threshold`."""
         labelled = self._labelled()
         if not bool((labelled.label < 0).any()):
-            way = f"label some `{UNKNOWN_LABEL}`, or choose by --accept P"
-            raise MedicError(f"no unknown image among {labelled.about}: {way}")
+            way = f"label some of them `{UNKNOWN_LABEL}`, or use --accept P"
+            raise MedicError(f"no unknown images among {labelled.about}: {way}")
         value = best_threshold(self._confidence, predicted_class(labelled.output), labelled.label, cost)
         return self._threshold(value, "best H-score" if cost is None else f"cost {cost:g}")
 
     def dividing(self) -> Threshold:
-        """Return the threshold between two components of the images without labels; see `two_components`."""
+        """Return the threshold between two components of the unlabelled images; see `two_components`."""
         if self.unlabelled is None:
-            raise MedicError("no images without labels: give them with --images")
+            raise MedicError("unlabelled images are required: pass them with --images")
         if (count := len(self.unlabelled.logits)) < FEWEST:
-            raise MedicError(f"--images: {count} images are too few to find two components, give {FEWEST} or more")
+            raise MedicError(f"--images must contain at least {FEWEST} images to fit two components, got {count}")
         return self._threshold(two_components(self.predictor.score(self.unlabelled)), "two components")
 
     def choose(
         self, accept: float | None, threshold: float | None, cost: float | None, labels: bool
     ) -> Threshold | None:
-        """Return the threshold that options choose; `labels` says whether the labelled images are the user's own.
+        """Choose a threshold according to the command-line options.
 
-        Without any option, labelled images of the user or new images choose it; otherwise None is returned.
+        `labels` tells whether the user provided the labelled images. If no option is given, the threshold is chosen
+        with the user's labelled or unlabelled images. Returns None if there are none.
         """
         if threshold is not None:
             return self.predictor.at(threshold).threshold
@@ -113,7 +117,7 @@ class Calibration:
         return None if self.unlabelled is None else self.dividing()
 
     def comparisons(self) -> Iterator[Threshold]:
-        """Yield thresholds to compare: the model's own, several acceptance rates, and what else the images allow."""
+        """Yield thresholds to compare: the current one, several acceptance rates, and others that the images allow."""
         yield self.predictor.threshold
         if self.labelled is not None:
             most = highest_acceptance(int((self.labelled.label >= 0).sum()))
@@ -130,7 +134,7 @@ class Calibration:
             yield self.best()
 
     def effect(self, threshold: Threshold) -> Effect:
-        """Return what a threshold does."""
+        """Measure what a threshold accepts and rejects."""
         accepted = named = rejected = unlabelled = None
         if self.labelled is not None:
             label, confidence = self.labelled.label, self._confidence
@@ -143,7 +147,7 @@ class Calibration:
         return Effect(threshold, accepted, named, rejected, unlabelled)
 
     def apply(self, threshold: Threshold) -> Predictor:
-        """Return the model with a chosen threshold, and with a record of the images that it was chosen by."""
+        """Return the model with a new threshold and a record of the images used to choose it."""
         described = {**self.predictor.description, "calibration": self.record()}
         held_out = self.predictor.held_out
         if self.left_out is not None:
@@ -151,7 +155,7 @@ class Calibration:
         return replace(self.predictor.at(threshold), description=described, held_out=held_out)
 
     def record(self) -> dict[str, object]:
-        """Return which images a threshold was chosen by, to be kept in `model.json`."""
+        """Describe the images used to choose a threshold, for `model.json`."""
         images: dict[str, object] = {}
         if self.labelled is not None:
             known = int((self.labelled.label >= 0).sum())
@@ -164,7 +168,7 @@ class Calibration:
 
     def _labelled(self) -> Labelled:
         if self.labelled is None:
-            raise MedicError("a model without its run has no held-out images: give some with --labels or --images")
+            raise MedicError("a model outside its run directory has no held-out images: pass --labels or --images")
         return self.labelled
 
     @cached_property
@@ -180,15 +184,15 @@ def _mean(mask: Tensor) -> float | None:
 
 
 def label_images(predictor: Predictor, rows: Sequence[tuple[str, str]], about: str) -> Labelled:
-    """Infer images with their classes; one that is no class of the model is unknown."""
+    """Run the model on labelled images, given as (path, class). Classes that the model does not have are unknown."""
     if not rows:
-        raise MedicError(f"{about}: the list of labels is empty, give paths of images with their classes")
+        raise MedicError(f"{about}: expected at least one image path with its class, got an empty list")
     if wrong := next((row for row in rows if not isinstance(row, tuple | list) or len(row) != 2), None):
-        raise MedicError(f"{about}: {wrong!r} is not a pair, give the path of an image and its class")
+        raise MedicError(f"{about}: expected pairs of image path and class, got {wrong!r}")
     position = {name: index for index, name in enumerate(predictor.classes)}
     label = torch.tensor([position.get(name, -1) for _, name in rows])
     if not bool((label >= 0).any()):
         classes = ", ".join(predictor.classes[:5])
-        raise MedicError(f"{about}: no label is a class of the model ({classes}, …); the first is {rows[0][1]!r}")
+        raise MedicError(f"{about}: no label is a class of the model ({classes}, …); the first label is {rows[0][1]!r}")
     others = tuple(dict.fromkeys(name for _, name in rows if name not in position))
     return Labelled(predictor.infer([path for path, _ in rows]), label, about, others)

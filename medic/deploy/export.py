@@ -1,4 +1,4 @@
-"""Export of a model as one graph: from pixels to logits, score and decision, checked before it is handed over."""
+"""Export a model as a single graph from pixels to logits, score and decision, verified before it is saved."""
 
 import io
 import json
@@ -24,18 +24,19 @@ from medic.utils.files import atomic_write, writing
 
 OUTPUTS = ("label", "score", "logits")
 TOLERANCE = 1e-4
-"""The largest difference in a score, and relative to the largest logit in a logit, that another runtime may have."""
+"""Maximum difference of scores, and of logits relative to the largest logit, in the exported graph."""
 EXAMPLE = 3
-"""Images in the batch that is traced; not 1 and not a number of channels, which a tracer may take for a constant."""
+"""Batch size for tracing. A tracer may treat a size of 1 as a constant."""
 
 Runtime = Callable[[NDArray[np.uint8]], dict[str, NDArray[Any]]]
-"""A graph in its own runtime: pixels (N, C, decoded, decoded) to outputs by name."""
+"""Runs an exported graph: maps pixels of shape (N, C, decoded, decoded) to outputs by name."""
 
 
 class DecisionGraph(nn.Module):
-    """Maps uint8 pixels (N, C, decoded, decoded) to what `Predictor.decide` returns.
+    """Maps uint8 pixels of shape (N, C, decoded, decoded) to the decisions of `Predictor.decide`.
 
-    `label` (N,) is the number of a class, or -1 for unknown; `score` (N,) a probability if the score is one.
+    `label` of shape (N,) is a class index, or -1 for unknown. `score` of shape (N,) is on the scale of
+    `Prediction.score`.
     """
 
     def __init__(self, predictor: Predictor) -> None:
@@ -44,7 +45,7 @@ class DecisionGraph(nn.Module):
         self._predictor = predictor
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return label, score and logits (N, K)."""
+        """Return labels and scores of shape (N,), and logits of shape (N, K)."""
         predictor = self._predictor
         output = self.network(predictor.preprocessing(images.float() / 255))
         confidence = predictor.score(output)
@@ -53,15 +54,18 @@ class DecisionGraph(nn.Module):
 
 
 def export(predictor: Predictor, path: Path, form: str, pixels: Tensor) -> float:
-    """Write a model as `onnx` or `torch-export`, if it decides like the original on pixels (N, C, decoded, decoded).
+    """Export a model as `onnx` or `torch-export`, and return the largest difference between scores.
 
-    Returns the largest difference of a score.
+    The file is saved only if the graph makes the same decisions as the model on `pixels`, which has shape
+    (N, C, decoded, decoded).
     """
     if predictor.views > 1:
-        raise MedicError(f"the model averages {predictor.views} views of an image, which a graph does not: use views 1")
+        raise MedicError(
+            f"cannot export a model that averages {predictor.views} views: train it with --views 1"
+        )
     if predictor.score.fitter is not None or isinstance(predictor.score.function, Fitted):
         plain = ", ".join(name for name, score in SCORES.items() if score.fitter is None)
-        raise MedicError(f"score {predictor.score.name!r} is fitted on images, which no graph contains: use {plain}")
+        raise MedicError(f"cannot export score {predictor.score.name!r}, which is fitted to images: use one of {plain}")
     make = {"onnx": _make_onnx, "torch-export": _make_program}[form]
     with writing("export", path), atomic_write(path) as file:
         content, run = make(predictor)
@@ -71,20 +75,20 @@ def export(predictor: Predictor, path: Path, form: str, pixels: Tensor) -> float
 
 
 def _trace(predictor: Predictor) -> Any:
-    """Return the exported program of a model, for batches of any size."""
+    """Trace a model into an exported program that accepts any batch size."""
     side, channels = predictor.decoded, len(predictor.preprocessing.mean)
     example = torch.zeros(EXAMPLE, channels, side, side, dtype=torch.uint8)
     graph = DecisionGraph(predictor.to("cpu")).eval()
     try:
         with torch.no_grad(), _quiet():
             return torch.export.export(graph, (example,), dynamic_shapes=({0: torch.export.Dim("images", min=1)},))
-    except Exception as error:  # whatever a part of a network or a score leads to
+    except Exception as error:  # depends on the backbone and the score
         part = f"backbone {predictor.description['model']['backbone']!r} with score {predictor.score.name!r}"
         raise MedicError(f"{part} cannot be exported: {first_line(error)}") from error
 
 
 def _make_program(predictor: Predictor) -> tuple[bytes, Runtime]:
-    """Return the content of the file and its runtime. Torch's writer aborts the process if a file refuses its bytes."""
+    """Return the file's content and its runtime. Writes to memory, because torch aborts if writing a file fails."""
     buffer = io.BytesIO()
     torch.export.save(_trace(predictor), buffer, extra_files={DESCRIPTION: json.dumps(_metadata(predictor))})
     content = buffer.getvalue()
@@ -99,13 +103,13 @@ def _make_program(predictor: Predictor) -> tuple[bytes, Runtime]:
 
 
 def _make_onnx(predictor: Predictor) -> tuple[bytes, Runtime]:
-    """Return the content of the file and its runtime."""
+    """Return the file's content and its runtime."""
     try:
         import onnx
         import onnxruntime
-        import onnxscript  # noqa: F401, which torch needs
+        import onnxscript  # noqa: F401, required by torch
     except ImportError as error:
-        raise lacking("export to ONNX needs onnx, onnxscript and onnxruntime", "onnx") from error
+        raise lacking("ONNX export requires onnx, onnxscript and onnxruntime", "onnx") from error
     program = _trace(predictor)
     try:
         with _quiet():
@@ -114,13 +118,13 @@ def _make_onnx(predictor: Predictor) -> tuple[bytes, Runtime]:
                 dynamo=True,
                 input_names=["images"],
                 output_names=list(OUTPUTS),
-                dynamic_shapes=({0: "batch"},),  # which only names the axis, since the program is traced already
+                dynamic_shapes=({0: "batch"},),  # only names the axis: the program is already traced
                 verbose=False,
             )
     except Exception as error:
         raise MedicError(f"the model cannot be exported to ONNX: {first_line(error)}") from error
     if made is None:
-        raise MedicError("the model cannot be exported to ONNX: torch returned nothing")
+        raise MedicError("the model cannot be exported to ONNX: torch.onnx.export returned None")
     model = made.model_proto
     noted = {key: json.dumps(value, ensure_ascii=False) for key, value in _metadata(predictor).items()}
     onnx.helper.set_model_props(model, noted)
@@ -130,9 +134,9 @@ def _make_onnx(predictor: Predictor) -> tuple[bytes, Runtime]:
 
 
 def _metadata(predictor: Predictor) -> dict[str, Any]:
-    """Return what the graph does not contain: names, and how an image becomes its input."""
+    """Return the metadata of an exported file: class names, threshold, and how to prepare the input."""
     side = predictor.decoded
-    how = f"RGB, upright by EXIF, resized to {side} × {side} by Pillow's bilinear filter, uint8 (N, 3, {side}, {side})"
+    how = f"RGB, EXIF rotation applied, resized with Pillow's bilinear filter, uint8 of shape (N, 3, {side}, {side})"
     return {
         "medic": __version__,
         "classes": list(predictor.classes),
@@ -144,7 +148,10 @@ def _metadata(predictor: Predictor) -> dict[str, Any]:
 
 
 def _compare(predictor: Predictor, run: Runtime, pixels: Tensor) -> float:
-    """Refuse a graph that decides otherwise than the model; return the largest difference of a score."""
+    """Compare a graph with its model, and return the largest difference between scores.
+
+    Raises an error if scores or decisions differ.
+    """
     worst = 0.0
     for part in pixels.split(64):
         output = predictor.outputs(part)
@@ -154,22 +161,22 @@ def _compare(predictor: Predictor, run: Runtime, pixels: Tensor) -> float:
         scale = float(output.logits.abs().max()) + 1
         logits = float(np.abs(exported["logits"] - output.logits.numpy()).max()) / scale
         difference = float(np.abs(exported["score"] - score.numpy()).max())
-        if not (logits <= TOLERANCE and difference <= TOLERANCE * (1 + float(score.abs().max()))):  # also if NaN
-            raise MedicError(f"the exported graph computes other scores, by {difference:.1e}: it is not written")
+        if not (logits <= TOLERANCE and difference <= TOLERANCE * (1 + float(score.abs().max()))):  # also true for NaN
+            raise MedicError(f"export not saved: its scores differ from the model's by up to {difference:.1e}")
         label = torch.where(confidence >= predictor.threshold.value, output.logits.argmax(1), -1)
-        # On the threshold, or between two equal logits, rounding may decide.
+        # Close to the threshold, or between two nearly equal logits, rounding may change the decision.
         close = (confidence - predictor.threshold.value).abs() <= 10 * TOLERANCE * (1 + confidence.abs())
         top = output.logits.topk(min(2, output.logits.shape[1])).values
         close |= (top[:, 0] - top[:, -1]).abs() <= TOLERANCE * scale
         if bool(((torch.from_numpy(exported["label"]) != label) & ~close).any()):
-            raise MedicError("the exported graph decides otherwise: it is not written")
+            raise MedicError("export not saved: some of its decisions differ from the model's")
         worst = max(worst, difference)
     return worst
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporter, which prints its steps and warns about itself."""
+    """Silence the exporter, which prints progress and internal warnings."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "torch.export", "onnx_ir")]
     before = [logger.level for logger in loggers]
     try:

@@ -1,4 +1,4 @@
-"""Paths of images from arguments: files, folders, patterns and lists, one by one and never all in memory."""
+"""Expand command-line arguments (files, folders, patterns, lists) into image paths, in bounded memory."""
 
 import errno
 import glob
@@ -17,26 +17,26 @@ logger = logging.getLogger(__name__)
 
 STANDARD_INPUT = "-"
 LIST = "@"
-"""The prefix of an argument that names a list of paths."""
+"""Prefix of an argument that names a file with a list of paths."""
 MAX_LINE = 2**16
-"""The limit of a line of a list in bytes: far above the system's longest path."""
+"""Maximum bytes per line of a list, far longer than any path the system allows."""
 MAX_DEPTH = 200
-"""The number of nested folders that are followed."""
+"""Maximum depth of nested folders."""
 _MAGIC = re.compile(r"[*?[]")
 
 
 def image_paths(arguments: Sequence[str]) -> Iterator[str]:
-    """Return the paths of images that arguments name, in their order.
+    """Return the image paths that the arguments refer to, in order.
 
     | argument | paths |
     |---|---|
-    | a folder | every image below it by its suffix, sorted; hidden files are skipped |
-    | a pattern with `*`, `?`, `[` or `**` | what it matches, sorted; matched folders are walked |
-    | `@FILE`, or `-` for standard input | the lines, one path each |
-    | anything else | itself |
+    | a folder | all files below it with an image suffix, sorted; skips hidden files |
+    | a pattern with `*`, `?`, `[` or `**` | all matches, sorted; matching folders are searched for images |
+    | `@FILE`, or `-` for standard input | one path per line |
+    | anything else | the argument itself |
 
-    Mistakes are raised at once: a path that does not exist, a folder without images, a pattern without a match, a list
-    that cannot be opened. Lines of a list are not checked: what cannot be read has its place among the results.
+    Missing paths, folders without images, patterns without matches and unreadable lists raise an error immediately.
+    Lines in a list are not checked; an unreadable image gets an error in the results.
     """
     return chain.from_iterable([_paths_of(argument) for argument in arguments])
 
@@ -48,26 +48,26 @@ def _paths_of(argument: str) -> Iterable[str]:
         name = argument[len(LIST) :]
         try:
             return _list(open(name, "rb"), name)
-        except (OSError, ValueError) as error:  # a ValueError is a path with a NUL
+        except (OSError, ValueError) as error:  # ValueError: the path contains a NUL
             raise MedicError(f"list {name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if os.path.isdir(argument):
         suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
-        return _some(walk(argument), f"folder {argument} has no images: no file ends in {suffixes}")
+        return _some(walk(argument), f"folder {argument} contains no images (supported suffixes: {suffixes})")
     if _MAGIC.search(argument) and not os.path.lexists(argument):
-        return _some(_matches(argument), f"pattern {argument} matches no file")
+        return _some(_matches(argument), f"pattern {argument} matches no files")
     try:
-        os.lstat(argument)  # a broken link is an image that cannot be read
-    except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # a ValueError is a path with a NUL
+        os.lstat(argument)  # a broken link counts as an unreadable image
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: the path contains a NUL
         raise MedicError(
-            f"path {argument} does not exist: give images, folders, quoted patterns, @FILE or -"
+            f"path {argument} does not exist: pass images, folders, quoted patterns, @FILE or -"
         ) from error
     except OSError:
-        pass  # reading it will tell
+        pass  # reading the image will report the error
     return (argument,)
 
 
 def _some(paths: Iterator[str], otherwise: str) -> Iterator[str]:
-    """Return the paths, or raise an error if there are none."""
+    """Return the paths, or raise an error with the message `otherwise` if the iterator is empty."""
     first = next(paths, None)
     if first is None:
         raise MedicError(otherwise)
@@ -75,39 +75,39 @@ def _some(paths: Iterator[str], otherwise: str) -> Iterator[str]:
 
 
 def _list(file: IO[bytes], name: str) -> Iterator[str]:
-    """Yield the lines of a list, and close it at the end; standard input stays open."""
+    """Yield the lines of a list file, and close it at the end."""
     with file:
         yield from _lines(file, name)
 
 
 def _lines(file: IO[bytes], name: str) -> Iterator[str]:
-    """Yield the lines of a list, but blank ones."""
+    """Yield all lines except blank ones."""
     for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), start=1):
         if len(line) == MAX_LINE:
-            raise MedicError(f"{name}, line {number}: more than {MAX_LINE:,} bytes are not a path; give one per line")
+            raise MedicError(f"{name}, line {number}: longer than {MAX_LINE:,} bytes; expected one path per line")
         if line.strip():
             yield os.fsdecode(line.removesuffix(b"\n").removesuffix(b"\r"))
 
 
 def _matches(pattern: str) -> Iterator[str]:
-    """Return the files that a pattern matches, sorted, and the images below folders that it matches."""
+    """Return the files that match a pattern, sorted, and the images below matching folders."""
     matched = sorted(glob.iglob(pattern, recursive=True))
     paths = (path for match in matched for path in (walk(match) if os.path.isdir(match) else [match]))
-    return iter(dict.fromkeys(paths))  # `**` may match a folder and what is in it
+    return iter(dict.fromkeys(paths))  # `**` may match a folder and also its contents
 
 
 def walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[str]:
-    """Yield the images below a folder by their suffix, ordered by their paths; hidden files are skipped.
+    """Yield all files below a folder with an image suffix, sorted by path. Skips hidden files.
 
-    Of the open folders only the names are kept. Links are followed, but not to a folder above. A folder that cannot be
-    read is reported and yielded itself, so that it is not lost among many files.
+    Symbolic links are followed unless they lead to a parent folder. An unreadable folder is logged and also yielded, so
+    that it appears among the results. Only the file names in the current folders are kept in memory.
     """
     try:
         status = os.stat(folder)
         if len(above) == MAX_DEPTH:
-            raise OSError(errno.ELOOP, f"it is more than {MAX_DEPTH} folders deep")
+            raise OSError(errno.ELOOP, f"nested more than {MAX_DEPTH} folders deep")
         with os.scandir(folder) as entries:
-            # The slash sorts a folder as the paths of its files are sorted.
+            # The slash sorts a folder by the paths of its files.
             names = sorted(entry.name + "/" * _is_folder(entry) for entry in entries if entry.name[0] != ".")
     except OSError as error:
         logger.warning("folder %s cannot be read: %s", folder, error.strerror)
@@ -115,7 +115,7 @@ def walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterat
         return
     identity = (status.st_dev, status.st_ino)
     if identity in above:
-        logger.warning("folder %s is a link to a folder above it: its images are not listed twice", folder)
+        logger.warning("skipped folder %s: it links to one of its parent folders", folder)
         return
     for name in names:
         path = os.path.join(folder, name.removesuffix("/"))
@@ -126,5 +126,5 @@ def walk(folder: str, above: frozenset[tuple[int, int]] = frozenset()) -> Iterat
 
 
 def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    """Whether an entry is a folder or a link to one; a link to itself is not, and is reported when it is read."""
+    """Return whether an entry is a folder or a link to a folder. False for a link to itself."""
     return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()

@@ -1,4 +1,4 @@
-"""A trained model in use: it names new images, or calls them unknown."""
+"""Use a trained model to classify new images, or label them unknown."""
 
 import copy
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -40,18 +40,20 @@ from medic.training import infer
 from medic.utils.outputs import Output
 
 BATCH, GPU_BATCH = 64, 512
-"""Images in a forward pass; two more batches are decoded meanwhile."""
+"""Images per forward pass on CPU and GPU. Two more batches are decoded in the meantime."""
 BATCH_PIXELS = BATCH * 512**2
-"""Pixels in a forward pass: a model of 45 MB may declare images of 4096 × 4096, of which 64 would fill the memory."""
+"""Maximum pixels per forward pass. A model may declare images of 4096 × 4096, of which 64 could fill the memory."""
 
 
 class Prediction(NamedTuple):
-    """The decision on one image.
+    """The decision for one image.
 
-    `label` is a class, or "unknown" if the score is below the threshold, and `known` says which. `score` is a
-    probability if the model's score is one. `top` has the likeliest known classes, with their closed-set probabilities.
-    `p_value` says how plausible the image is as a known one: the share of held-out known images with a score that is at
-    most as large. It is None for a model of version 0.3.
+    - `label`: a known class, or "unknown" if the score is below the threshold.
+    - `known`: whether the image is accepted as known.
+    - `score`: the confidence that the image is known. A probability if the model's score is one.
+    - `top`: the most likely known classes with their closed-set probabilities.
+    - `p_value`: the share of held-out known images that score at most as high. A small value means that the image is
+      unlikely to be known. None for models from version 0.3.
     """
 
     label: str
@@ -63,26 +65,29 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True)
 class Predictor:
-    """A trained network with what its outputs mean: classes, preprocessing, score and threshold."""
+    """A trained network with its classes, preprocessing, score and threshold."""
 
     network: Classifier | Ensemble
     classes: tuple[str, ...]
     preprocessing: Preprocessing
     decoded: int
-    """The side in pixels of the square that an image is decoded to, before `preprocessing` resizes it."""
+    """Side length in pixels to which images are decoded, before `preprocessing` resizes them."""
     views: int
     score: Score
     threshold: Threshold
     description: Mapping[str, Any]
-    """The whole content of `model.json`, with provenance."""
+    """The full content of `model.json`, including provenance."""
     device: torch.device
     held_out: HeldOut = field(default_factory=HeldOut)
-    """Statistics of held-out images, for p-values and for `watch`."""
+    """Statistics of held-out images, for p-values and `watch`."""
 
     def predict(self, images: AnyImage | Iterable[AnyImage], top: int = 3) -> list[Prediction]:
-        """Decide on images: paths, bytes, PIL images, arrays (H, W, 3), tensors (3, H, W), or batches of them.
+        """Classify images, in order.
 
-        The order is kept. An unreadable image raises an error; `stream` returns it instead.
+        Args:
+            images: One image or several: paths, bytes, PIL images, arrays of shape (H, W, 3), tensors of shape
+                (3, H, W), or batches of them. An unreadable image raises an error; see `stream` for an alternative.
+            top: The number of most likely classes in each prediction.
         """
         predictions = []
         for prediction in self.stream(images, top):
@@ -94,7 +99,7 @@ class Predictor:
     def stream(
         self, images: AnyImage | Iterable[AnyImage], top: int = 3, batch_size: int | None = None
     ) -> Generator[Prediction | BadImage]:
-        """Yield a prediction for every image, in order and in bounded memory; for an unreadable one its error."""
+        """Yield one prediction per image, in order and in bounded memory, or the error of an unreadable image."""
         for batch, output in self._passes(images, batch_size):
             decisions = iter(() if output is None else self.decide(output, top))
             for pixels in batch:
@@ -103,7 +108,8 @@ class Predictor:
     def infer(self, images: AnyImage | Iterable[AnyImage], unreadable: list[BadImage] | None = None) -> Output:
         """Return the network's outputs for images, in order.
 
-        The error of an unreadable image is raised, or with a list `unreadable` added to it, and the image left out.
+        An unreadable image raises an error. If a list is passed as `unreadable`, the error is appended to the list
+        instead, and the image is skipped.
         """
         outputs = []
         for batch, output in self._passes(images):
@@ -115,13 +121,13 @@ class Predictor:
             if output is not None:
                 outputs.append(output)
         if not outputs:
-            raise unreadable[0] if unreadable else MedicError("no image was given")
+            raise unreadable[0] if unreadable else MedicError("no images to classify: pass at least one")
         return Output.cat(outputs)
 
     def _passes(
         self, images: AnyImage | Iterable[AnyImage], batch_size: int | None = None
     ) -> Generator[tuple[list[Pixels | BadImage], Output | None]]:
-        """Yield batches of images, and the outputs for the readable ones among them, if any."""
+        """Yield batches of images with the outputs for their readable images, or None if no image is readable."""
         batch_size = self.most(batch_size or (GPU_BATCH if self.device.type == "cuda" else BATCH))
         read = ordered(self.read, each_image(images), 2 * batch_size)
         while batch := list(islice(read, batch_size)):
@@ -129,14 +135,14 @@ class Predictor:
             yield batch, self.outputs(torch.from_numpy(np.stack(readable))) if readable else None
 
     def most(self, batch_size: int) -> int:
-        """Return a number of images in a forward pass, lowered for images so large that memory would not suffice."""
+        """Return the batch size for a forward pass, reduced if large images would exceed the memory."""
         scale = 8 if self.device.type == "cuda" else 1
         return max(1, min(batch_size, scale * BATCH_PIXELS // max(self.decoded, self.preprocessing.size) ** 2))
 
     def read(self, image: AnyImage, limit: int = MAX_PIXELS) -> Pixels | BadImage:
-        """Return the pixels (3, decoded, decoded) of an image, or the error of one that cannot be read.
+        """Return an image as pixels of shape (3, decoded, decoded), or the error if it is unreadable.
 
-        An image with more than `limit` pixels is not decoded.
+        Images with more than `limit` pixels count as unreadable.
         """
         try:
             return to_pixels(image, self.decoded, limit)
@@ -144,24 +150,24 @@ class Predictor:
             return error
 
     def outputs(self, pixels: Tensor) -> Output:
-        """Return the network's outputs, on the CPU, for uint8 pixels (N, 3, decoded, decoded)."""
+        """Return the network's outputs, on the CPU, for uint8 pixels of shape (N, 3, decoded, decoded)."""
         if len(self.preprocessing.mean) != pixels.shape[1]:
             raise MedicError(
-                f"the model takes images with {len(self.preprocessing.mean)} channels, of the built-in benchmark "
-                "that it was trained on"
+                f"the model expects images with {len(self.preprocessing.mean)} channels, as in the benchmark "
+                "it was trained on"
             )
         every = torch.arange(len(pixels))
         with _usable():
             return infer(self.network, Resident(pixels), every, self.preprocessing, self.device, self.views)
 
     def decide(self, output: Output, top: int = 3) -> list[Prediction]:
-        """Return the decisions for outputs of the network."""
+        """Return the predictions for outputs of the network."""
         with _usable():
             confidence = self.score(output)
             if confidence.shape != (len(output.logits),):
-                raise ValueError(f"its score has the shape {tuple(confidence.shape)} for {len(output.logits)} images")
+                raise ValueError(f"score has shape {tuple(confidence.shape)} for {len(output.logits)} images")
         if bool(confidence.isnan().any()) or not bool(output.logits.isfinite().all()):
-            raise MedicError("the model's outputs have NaN or infinity: its weights are damaged, or training diverged")
+            raise MedicError("the model returned NaN or infinity: its weights are damaged, or training diverged")
         scores = self.to_score(confidence)
         known = confidence >= self.threshold.value
         probabilities, order = output.logits.double().softmax(1).topk(min(top, len(self.classes)))
@@ -183,41 +189,41 @@ class Predictor:
         ]
 
     def watch(self, images: AnyImage | Iterable[AnyImage] | Output, unreadable: list[BadImage] | None = None) -> Shift:
-        """Compare images without labels, or the network's outputs for them, with held-out images of the sources.
+        """Compare unlabelled images, or the network's outputs for them, with held-out source images.
 
-        The result has estimates of the accuracy and of the share of unknown images, and the p-values of two tests for
-        drift. `unreadable` is as in `infer`.
+        The result contains estimates of the accuracy and the share of unknown images, and the p-values of two tests for
+        drift. `unreadable` has the same meaning as in `infer`.
         """
         reference = self.held_out.reference
         if reference is None:
             raise MedicError(
-                "the model has no held-out images to compare with: train it again with medic 0.4 or later and at least "
-                f"{2 * FEWEST} validation images (a larger --holdout)"
+                "the model file does not include held-out images to compare with: retrain with medic 0.4 or later and "
+                f"at least {2 * FEWEST} validation images (a larger --holdout)"
             )
         output = images if isinstance(images, Output) else self.infer(images, unreadable)
         if output.features is None:
-            raise MedicError("the outputs have no features: pass the images")
+            raise MedicError("outputs must include features: pass the images instead")
         with _usable():
             return reference.assess(self.score(output), output.features, self.threshold.value)
 
     def to(self, device: str | torch.device) -> "Predictor":
-        """Return the predictor on a device. On another one than before, it has its own network."""
+        """Return the predictor on a device. The network is copied if the device changes."""
         torch_device = _device(device)
         network = self.network if torch_device == self.device else copy.deepcopy(self.network).to(torch_device)
         return replace(self, network=network, device=torch_device)
 
     def warm_up(self) -> None:
-        """Make the first forward pass, which is slow, and fails if the model does not take photographs."""
+        """Run the first forward pass, which is slow. Raises an error if the model does not accept RGB images."""
         self.outputs(torch.zeros(1, 3, self.decoded, self.decoded, dtype=torch.uint8))
 
     def at(self, threshold: Threshold | float) -> "Predictor":
-        """Return the predictor with another threshold; a number is on the scale of `Prediction.score`."""
+        """Return the predictor with another threshold. A number is on the scale of `Prediction.score`."""
         chosen = threshold if isinstance(threshold, Threshold) else chosen_threshold(self.score, threshold)
         return replace(self, threshold=chosen)
 
     @property
     def learned(self) -> bool:
-        """Whether training learned anything: the model did better than chance on held-out source images."""
+        """Whether training learned anything, that is, did better than chance on held-out source images."""
         return read_learned(self.description)
 
     @property
@@ -228,11 +234,11 @@ class Predictor:
         return float(self.to_score(torch.tensor(self.threshold.value, dtype=torch.float64)))
 
     def to_score(self, confidence: Tensor) -> Tensor:
-        """Return confidences on the scale of `Prediction.score`: probabilities, if the score is one."""
+        """Convert confidences to the scale of `Prediction.score`: to probabilities, if the score is one."""
         return confidence.sigmoid() if self.score.probability else confidence
 
     def save(self, folder: Path | str) -> None:
-        """Write `model.safetensors` and `model.json` into a folder; `load` reads them back."""
+        """Save `model.safetensors` and `model.json` to a folder, from which `load` reads them."""
         kept = {key: value for key, value in self.description.items() if key not in ("format", "sha256", CHECKSUM)}
         own = {
             "classes": list(self.classes),
@@ -247,7 +253,7 @@ class Predictor:
 
 @contextmanager
 def _usable() -> Iterator[None]:
-    """Turn whatever a stranger's network or score raises on images into an error of one line."""
+    """Convert any error that an untrusted network or score raises on images into a one-line `MedicError`."""
     try:
         yield
     except (MedicError, MemoryError):
@@ -255,16 +261,16 @@ def _usable() -> Iterator[None]:
     except Exception as error:
         if is_shortage(error):
             raise
-        raise MedicError(f"the model cannot be used on images: {first_line(error)}") from error
+        raise MedicError(f"the model failed on these images: {first_line(error)}") from error
 
 
 def load(path: Path | str, device: str = "cpu", model: Any = None) -> Predictor:
-    """Read a trained model from a run's directory, or from any folder with its `model.json` and `model.safetensors`.
+    """Load a trained model from a run directory, or from any folder with `model.json` and `model.safetensors`.
 
     Args:
         path: The folder.
         device: The device to compute on, such as `cuda`.
-        model: The network, or the function that makes it, of a model that was trained with `medic.train(model=…)`.
+        model: The network, or a function that creates it, if the model was trained with `medic.train(model=…)`.
     """
     torch_device = _device(device)
     folder = model_folder(path)
@@ -280,14 +286,14 @@ def load(path: Path | str, device: str = "cpu", model: Any = None) -> Predictor:
 
 
 def _load(folder: Path, described: dict[str, Any]) -> Predictor:
-    """Read the network of a model whose description was read."""
+    """Load a model whose description has been read."""
     try:
         network, score, held_out = read_network(folder, described)
         preprocessing, decoded = read_preprocessing(described)
         views = described["views"]
         if type(views) is not int or not 0 < views <= MAX_VIEWS:
-            raise ValueError(f"it has {views!r} views")
-        read_learned(described)  # raises for a value of another type
+            raise ValueError(f"'views' must be 1 to {MAX_VIEWS}, got {views!r}")
+        read_learned(described)  # raises an error for invalid values
         return Predictor(
             network=network,
             classes=read_classes(described),
@@ -302,17 +308,17 @@ def _load(folder: Path, described: dict[str, Any]) -> Predictor:
         )
     except MemoryError:
         raise
-    except Exception as error:  # whatever a stranger's or a damaged file leads to
+    except Exception as error:  # untrusted or damaged files may cause any error
         raise unusable(folder, error) from error
 
 
 def _device(device: str | torch.device) -> torch.device:
-    """Return a device, if this machine has it."""
+    """Return a device, or raise an error if it is not available."""
     try:
         torch_device = torch.device(device)
         torch.empty(1, device=torch_device)
-    except (RuntimeError, AssertionError) as error:  # torch raises an AssertionError without CUDA
+    except (RuntimeError, AssertionError) as error:  # torch raises AssertionError without CUDA
         if is_shortage(error):
             raise
-        raise MedicError(f"device {str(device)!r} cannot be used ({first_line(error)}): use cpu") from error
+        raise MedicError(f"device {str(device)!r} is not available ({first_line(error)}): use cpu") from error
     return torch_device

@@ -1,4 +1,4 @@
-"""Predictions as rows of a file: CSV, JSON lines or Parquet, written as they come."""
+"""Write predictions as rows of a CSV, JSON Lines or Parquet file, one at a time."""
 
 import csv
 import json
@@ -13,16 +13,16 @@ from typing import IO, TYPE_CHECKING, Any
 from medic.errors import MedicError, check_choice, lacking, one_line
 from medic.utils.files import atomic_write, csv_cell, writing
 
-if TYPE_CHECKING:  # which import torch
+if TYPE_CHECKING:  # these modules import torch
     from medic.data.decode import BadImage
     from medic.deploy.predictor import Prediction
 
 ROWS = 2**14
-"""Rows of a group in a Parquet file, which are written at once."""
+"""Rows per row group in a Parquet file."""
 
 
 class Writer(ABC):
-    """Writes a row per image; every row has the same columns, and those of an unreadable image are empty."""
+    """Writes one row per image. All rows have the same columns; an unreadable image has only a path and an error."""
 
     def __init__(self, top: int, threshold: float) -> None:
         self.top, self.threshold = top, threshold
@@ -31,13 +31,13 @@ class Writer(ABC):
 
     @abstractmethod
     def write(self, path: str, result: "Prediction | BadImage") -> None:
-        """Write the row of an image."""
+        """Write one row."""
 
-    def close(self) -> None:  # noqa: B027, most writers keep nothing back
-        """Write what was kept back."""
+    def close(self) -> None:  # noqa: B027, most writers do not buffer rows
+        """Write any buffered rows."""
 
     def values(self, path: str, result: "Prediction | BadImage") -> list[Any]:
-        """Return the values of a row, in the order of the columns."""
+        """Return the values of a row in column order."""
         if isinstance(result, Exception):
             return [_text(path), *[None] * (len(self.columns) - 2), one_line(str(result))]
         ranks = [value for name, probability in result.top for value in (_text(name), probability)]
@@ -46,46 +46,46 @@ class Writer(ABC):
 
 
 def _text(name: str) -> str:
-    """Return a name with undecodable bytes escaped, because text in a file is UTF-8."""
+    """Escape undecodable bytes in a name, so that the file is valid UTF-8."""
     return name.encode(errors="backslashreplace").decode()
 
 
 class CsvWriter(Writer):
-    """Writes CSV below a line of column names; names with commas, quotes or line breaks are quoted; see `csv_cell`."""
+    """Writes CSV with a header line. Names that look like formulas are escaped; see `csv_cell`."""
 
     def __init__(self, put: Callable[[str], object], top: int, threshold: float) -> None:
         super().__init__(top, threshold)
-        # Python before 3.13 quotes a \\r only if lines end with one.
+        # Python before 3.13 quotes values with \\r only if the line terminator contains \\r.
         self._rows = csv.writer(_Lines(put), lineterminator="\r\n")
         self._rows.writerow(self.columns)
 
     def write(self, path: str, result: "Prediction | BadImage") -> None:
-        """Write the row of an image."""
+        """Write one row."""
         row = [csv_cell(value) if isinstance(value, str) else value for value in self.values(path, result)]
         row[2] = row[2] if row[2] is None else str(row[2]).lower()
         self._rows.writerow(row)
 
 
 class _Lines:
-    """Ends lines as on Unix."""
+    """A file-like object that converts line endings to Unix style."""
 
     def __init__(self, put: Callable[[str], object]) -> None:
         self._put = put
 
     def write(self, line: str) -> None:
-        """Write a line that ends with \\r and \\n."""
+        """Write a line that ends in \\r\\n, with \\n instead."""
         self._put(line[:-2] + "\n")
 
 
 class JsonWriter(Writer):
-    """Writes one JSON object per line; `top` is a list of classes with their probabilities."""
+    """Writes one JSON object per line. `top` is a list of classes with their probabilities."""
 
     def __init__(self, put: Callable[[str], object], top: int, threshold: float) -> None:
         super().__init__(top, threshold)
         self._put = put
 
     def write(self, path: str, result: "Prediction | BadImage") -> None:
-        """Write the line of an image."""
+        """Write one line."""
         *row, error = self.values(path, result)
         row = [None if isinstance(value, float) and not math.isfinite(value) else value for value in row]
         ranks = zip(row[6::2], row[7::2], strict=True) if error is None else ()
@@ -95,7 +95,7 @@ class JsonWriter(Writer):
 
 
 class ParquetWriter(Writer):
-    """Writes Parquet, a group of rows at a time."""
+    """Writes Parquet, one row group at a time."""
 
     def __init__(self, file: IO[bytes], top: int, threshold: float) -> None:
         super().__init__(top, threshold)
@@ -107,13 +107,13 @@ class ParquetWriter(Writer):
         self._rows: list[list[Any]] = []
 
     def write(self, path: str, result: "Prediction | BadImage") -> None:
-        """Keep the row of an image, and write a group if it is full."""
+        """Buffer one row, and write the row group when it is full."""
         self._rows.append(self.values(path, result))
         if len(self._rows) == ROWS:
             self._write_group()
 
     def close(self) -> None:
-        """Write the last group and the end of the file."""
+        """Write the last row group and the file footer."""
         self._write_group()
         self._file.close()
 
@@ -129,16 +129,16 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise lacking("--format parquet needs the package pyarrow", "parquet") from None
+        raise lacking("--format parquet requires pyarrow", "parquet") from None
     return pyarrow, parquet
 
 
 FORMATS = {"csv": ".csv", "jsonl": ".jsonl", "parquet": ".parquet"}
-"""The suffix of every format."""
+"""File suffix of each format."""
 
 
 def pick_format(output: Path | None, file_format: str | None) -> str:
-    """Return the format that is asked for or that the suffix of the output names; CSV to standard output."""
+    """Return the requested format, or infer it from the output's suffix. Standard output defaults to CSV."""
     if file_format is not None:
         check_choice("format", file_format, FORMATS)
     elif output is None:
@@ -147,17 +147,17 @@ def pick_format(output: Path | None, file_format: str | None) -> str:
         file_format = next((name for name, suffix in FORMATS.items() if suffix == output.suffix.lower()), None)
         if file_format is None:
             endings = ", ".join(FORMATS.values())
-            raise MedicError(f"output {output} does not end in {endings}: rename it, or choose --format")
+            raise MedicError(f"output {output} must end in one of {endings}: rename it, or pass --format")
     if file_format == "parquet":
         _pyarrow()
         if output is None:
-            raise MedicError("--format parquet is not for standard output: name a file with -o FILE.parquet")
+            raise MedicError("--format parquet cannot write to standard output: pass a file with -o FILE.parquet")
     return file_format
 
 
 @contextmanager
 def open_writer(output: Path | None, kind: str, top: int, threshold: float) -> Iterator[Writer]:
-    """Open a writer on standard output, or on a file that appears once everything is written."""
+    """Open a writer for standard output, or for a file that appears once all rows are written."""
     text: Callable[..., Writer] = CsvWriter if kind == "csv" else JsonWriter
     if output is None:
         yield text(sys.stdout.write, top, threshold)

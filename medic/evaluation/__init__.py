@@ -1,1 +1,1 @@
-"""Evaluation: from the outputs of a model to metrics, decisions and the selected weights."""
+"""Evaluation: metrics, decisions and model selection, computed from model outputs."""

@@ -1,4 +1,4 @@
-"""Decisions on images, taken apart: by class, by confusion, and by any group of images."""
+"""Decisions on images, broken down by class, by confusion, and by any group of images."""
 
 import math
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from medic.openset.metrics import UNKNOWN
 
 @dataclass(frozen=True)
 class Decisions:
-    """N images: position of the true class, of the class they are taken for, and confidence, all (N,).
+    """True classes, predicted classes and confidences of N images, each of shape (N,).
 
-    Known classes come first, by label; unknown ones follow, by name. An image that is taken for no known class has the
-    number of classes as its prediction, which equals no label. A NaN is never accepted, like −inf.
+    `classes` lists the known classes in label order, followed by the unknown classes in alphabetical order. If no known
+    class is predicted, the prediction is `len(classes)`, which never equals a label. NaN confidences count as −inf.
     """
 
     classes: list[str]
@@ -27,9 +27,9 @@ class Decisions:
     predicted: NDArray[np.int64]
     confidence: NDArray[np.float64]
     threshold: float | None = None
-    """Images of a lower confidence are rejected; None accepts all."""
+    """Confidence below which images are rejected; None accepts all images."""
     columns: Mapping[str, NDArray[np.str_]] = field(default_factory=dict)
-    """Texts (N,) by name, to group images by; `class` always works."""
+    """String arrays of shape (N,) by name, for grouping images; `class` is always available."""
 
     @classmethod
     def named(
@@ -42,9 +42,9 @@ class Decisions:
         threshold: float | None = None,
         columns: Mapping[str, NDArray[np.str_]] | None = None,
     ) -> "Decisions":
-        """Number the unknown classes, whose label is −1, by the names (N,) of the true classes.
+        """Create decisions from labels in which −1 means unknown; `names` are the true class names, of shape (N,).
 
-        A prediction of −1 is no known class.
+        A prediction of −1 means that no known class is predicted.
         """
         unknown = sorted(set(names[label < 0].tolist()), key=str.casefold)
         place = {name: len(known) + number for number, name in enumerate(unknown)}
@@ -56,28 +56,32 @@ class Decisions:
         return cls(classes, len(known), numbers, taken, filled, threshold, columns or {})
 
     def where(self, mask: NDArray[np.bool_]) -> "Decisions":
-        """Return the images that a mask (N,) selects."""
+        """Return the images selected by a mask of shape (N,)."""
         arrays = (self.label[mask], self.predicted[mask], self.confidence[mask])
         columns = {name: values[mask] for name, values in self.columns.items()}
         return Decisions(self.classes, self.known, *arrays, self.threshold, columns)
 
     @property
     def is_known(self) -> NDArray[np.bool_]:
-        """Whether the true class of each image (N,) is known."""
+        """Whether each image's true class is known, of shape (N,)."""
         return self.label < self.known
 
     @property
     def named_right(self) -> NDArray[np.bool_]:
-        """Whether each image (N,) is of the known class that it is taken for."""
+        """Whether each image is assigned to its true class, of shape (N,), ignoring the threshold."""
         return np.asarray(self.label == self.predicted)
 
     @property
     def accepted(self) -> NDArray[np.bool_]:
-        """Whether each image (N,) reaches the threshold."""
+        """Whether each image reaches the threshold, of shape (N,)."""
         return np.full(len(self.label), True) if self.threshold is None else self.confidence >= self.threshold
 
     def metrics(self) -> dict[str, float]:
-        """Return every metric: acc if an image is known, those of a ranking if others are unknown, or acc_u alone."""
+        """Return all metrics that the images allow.
+
+        With known and unknown images, these are all metrics. With known images only, these are `acc` and, at a
+        threshold, `acc_k`. With unknown images only, this is `acc_u` at a threshold.
+        """
         unknown = np.where(self.is_known, self.label, UNKNOWN)
         known = int(self.is_known.sum())
         if not known:
@@ -93,11 +97,11 @@ class Decisions:
 
     @property
     def _correct(self) -> NDArray[np.bool_]:
-        """Whether each decision (N,) is right: a known image is accepted and named, an unknown one is rejected."""
+        """Whether each decision is correct, of shape (N,): known images classified correctly, unknown ones rejected."""
         return np.where(self.is_known, self.named_right & self.accepted, ~self.accepted)
 
     def by_class(self) -> "list[ClassResult]":
-        """Return a result per class with images: known classes, then unknown ones, the worst first in each."""
+        """Return one result per class that occurs: known classes first, then unknown classes, both worst first."""
         counts = pair_counts(self.label, self.predicted, len(self.classes), self.known)
         results = []
         for k in np.unique(self.label).tolist():
@@ -121,7 +125,7 @@ class Decisions:
         return sorted(results, key=lambda one: (not one.known, one.rate))
 
     def confusions(self) -> "list[Confused]":
-        """Return the pairs of a true class and another class that accepted images are taken for, the largest first."""
+        """Return the pairs of true and wrongly predicted class among accepted images, most frequent first."""
         rows = self.accepted
         counts = pair_counts(self.label[rows], self.predicted[rows], len(self.classes), self.known)
         images = np.bincount(self.label, minlength=len(self.classes))
@@ -133,10 +137,10 @@ class Decisions:
         return sorted(pairs, key=lambda one: (-one.images, -one.share, one.true, one.taken_for))
 
     def by(self, column: str) -> "list[GroupResult]":
-        """Return a result per value of a column, the worst first.
+        """Return one result per value of a column, worst first.
 
-        The order is that of the H-score if every group has one. Otherwise it is that of the upper end of the interval,
-        so that no group of few images is first by chance.
+        Groups are sorted by H-score if all groups have one. Otherwise they are sorted by the upper end of the interval,
+        so that small groups do not come first by chance.
         """
         columns = {"class": np.array(self.classes)[self.label], **self.columns}
         values = columns[check_choice("column", column, columns, "to group by")]
@@ -152,30 +156,30 @@ class Decisions:
 
 
 class ClassResult(NamedTuple):
-    """The images of one true class; rates are shares of them."""
+    """Result for the images of one true class. All rates are shares of these images."""
 
     name: str
     known: bool
     images: int
     acc: float | None
-    """The share that is named correctly if none is rejected; None for an unknown class."""
+    """Share classified correctly without rejection; None for an unknown class."""
     acc_k: float | None
-    """The share that is accepted and named correctly; None for an unknown class or without a threshold."""
+    """Share accepted and classified correctly; None for an unknown class or without a threshold."""
     rejected: float | None
-    """The share below the threshold; None without a threshold."""
+    """Share below the threshold; None without a threshold."""
     taken_for: str | None
-    """The other class that most are taken for, whether they are rejected or not."""
+    """Most frequently predicted wrong class, whether the images are rejected or not."""
     share: float
-    """The share that is taken for it."""
+    """Share for which the class `taken_for` is predicted."""
 
     @property
     def rate(self) -> float:
-        """The share that should be large: the accuracy, or the rejected images of an unknown class."""
+        """The share of correct decisions: the accuracy, or the share rejected for an unknown class."""
         return (self.acc if self.known else self.rejected) or 0.0
 
 
 class Confused(NamedTuple):
-    """Accepted images of a class that are taken for another."""
+    """Accepted images of one class for which another class is predicted."""
 
     true: str
     taken_for: str
@@ -185,33 +189,36 @@ class Confused(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The share of the images of the true class."""
+        """The share among all images of the true class."""
         return self.images / self.of
 
 
 class GroupResult(NamedTuple):
-    """The images of one group."""
+    """Result for one group of images."""
 
     group: str
     known: int
     unknown: int
     correct: float
-    """The share of right decisions; without a threshold, the accuracy on known images."""
+    """Share of correct decisions or, without a threshold, the accuracy on known images."""
     low: float
     high: float
     metrics: Mapping[str, float]
 
 
 def pair_counts(label: NDArray[np.int64], taken: NDArray[np.int64], rows: int, columns: int) -> NDArray[np.int64]:
-    """Return the number of images of class i that are taken for class j (rows, columns), without images of larger j."""
+    """Count the images of class i for which class j is predicted, as an array of shape (rows, columns).
+
+    Predictions of `columns` or above are not counted.
+    """
     counted = taken < columns
     label, taken = label[counted], taken[counted]
     return np.bincount(label * columns + taken, minlength=rows * columns).reshape(rows, columns)
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share of `count` images by Wilson's formula; from 0 to 1 without any."""
-    from scipy.stats import binomtest  # which takes a second to import
+    """Return the 95% Wilson interval of a share of `count` images; (0, 1) without images."""
+    from scipy.stats import binomtest  # takes a second to import
 
     if not count:
         return 0.0, 1.0

@@ -1,4 +1,4 @@
-"""Evaluation of any model on any data, by the metrics that a run records."""
+"""Evaluate any model on any data, with the same metrics as a run."""
 
 from collections.abc import Iterable, Iterator
 from numbers import Real
@@ -17,7 +17,7 @@ from medic.utils.modules import evaluating
 from medic.utils.outputs import Output
 
 BATCH = 256
-"""Samples of a forward pass where the data is not in batches."""
+"""Batch size for data that is not already in batches."""
 
 
 def evaluate(
@@ -28,30 +28,32 @@ def evaluate(
     score: str | Score | None = None,
     threshold: str | float | None = None,
 ) -> dict[str, Any]:
-    """Return the metrics of a model on labelled data, with the keys of `Run.metrics`, as fractions.
+    """Return a model's metrics on labelled data, as fractions with the same keys as `Run.metrics`.
 
-    `model` is any module that returns logits (N, C), a pair of logits and one-vs-all logits (N, 2, C), or an `Output`.
-    It is in evaluation mode during the call, and stays on its device.
+    Without unknown samples, only `acc` and calibration metrics are defined. Without `validation`, the metrics of the
+    full spectrum are omitted.
 
-    `data` is a `DataLoader` or another iterable of batches (inputs, labels), a `Dataset`, or a pair of tensors. Labels
-    are whole numbers; -1 and every label from C on mean unknown. Further parts of a batch, such as the domain, are
-    ignored: the metrics are those of all samples together. Without an unknown sample only `acc` is defined.
-
-    `score` is the name of a score that needs no fitting, or a fitted `Score`; by default `bcls` for a model with
-    one-vs-all logits, `reject` for one with an output for unknown, and otherwise `cls`. `threshold` is the name of a
-    rule, or a number: a probability if the score is one. By default it is the score's own decision, if it has one, or
-    the rule `source`, which accepts 90 % of samples like the `validation` data: samples of known classes that were not
-    trained on. Without validation data, the H-score at this threshold, `acc_k`, `acc_u` and the metrics of the full
-    spectrum are left out.
+    Args:
+        model: Module that returns logits of shape (N, C), a pair of logits and one-vs-all logits of shape (N, 2, C), or
+            an `Output`. It is put into evaluation mode during the call and stays on its device.
+        data: `DataLoader` or other iterable of batches (inputs, labels), `Dataset`, or pair of tensors. Labels are
+            whole numbers; -1 and labels of C or above mean unknown. Other parts of a batch are ignored.
+        validation: Held-out samples of known classes, in the same form as `data`.
+        score: Name of a score that needs no fitting, or a fitted `Score`. By default, `bcls` for a model with
+            one-vs-all logits, `reject` for a model with an output for unknown, and `cls` otherwise.
+        threshold: Name of a rule, or a number, which is a probability if the score is one. The default is the score's
+            own decision if it has one, and otherwise the rule `source`, which accepts 90% of samples similar to
+            `validation`. If the rule needs `validation` and it is missing, the H-score at the threshold, `acc_k` and
+            `acc_u` are omitted.
     """
     if not isinstance(model, nn.Module):
-        raise MedicError(f"the model is a {type(model).__name__}: give a torch.nn.Module")
+        raise MedicError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     outputs = _infer(model, data, "data")
     chosen = openset.get_score(score or _default_score(outputs.output))
     held_out = None if validation is None else _infer(model, validation, "validation")
     if held_out is not None and (unknown := int((held_out.label < 0).sum())):
         raise MedicError(
-            f"{unknown} of {len(held_out.label)} labels of validation are unknown: give samples of known classes alone"
+            f"validation must contain known classes only, but {unknown} of its {len(held_out.label)} labels are unknown"
         )
     sources = None
     if held_out is not None:
@@ -69,8 +71,8 @@ def _choose_threshold(
 ) -> Threshold | None:
     """Return the threshold, or None if nothing determines one."""
     if isinstance(threshold, bool) or not isinstance(threshold, str | Real | None):
-        raise MedicError(f"threshold {threshold}: give a number, or the name of a rule: {', '.join(RULES)}")
-    if isinstance(threshold, Real):  # also a number of NumPy
+        raise MedicError(f"threshold must be a number or the name of a rule ({', '.join(RULES)}), got {threshold}")
+    if isinstance(threshold, Real):  # including NumPy numbers
         return openset.chosen_threshold(score, float(threshold))
     if not bool((target.label < 0).any()):
         return None
@@ -79,9 +81,7 @@ def _choose_threshold(
     if validation is None and "validation" in needs:
         if threshold is None:
             return None
-        raise MedicError(
-            f"threshold {rule!r} needs samples of known classes that were not trained on: give validation="
-        )
+        raise MedicError(f"threshold {rule!r} requires held-out samples of known classes: pass validation=")
     RULES[rule].check(score)
     held_out = None if validation is None else validation.output
     return openset.threshold(rule, score, validation=held_out, target=target.output, label=target.label)
@@ -89,7 +89,7 @@ def _choose_threshold(
 
 @torch.no_grad()
 def _infer(model: nn.Module, data: Any, name: str) -> LabelledOutputs:
-    """Return the outputs of a model for labelled data, with -1 for every unknown label."""
+    """Return a model's outputs for labelled data, with -1 for all unknown labels."""
     first = next(model.parameters(), next(model.buffers(), torch.empty(0)))
     outputs, labels = [], []
     with evaluating(model):
@@ -100,9 +100,9 @@ def _infer(model: nn.Module, data: Any, name: str) -> LabelledOutputs:
             outputs.append(output)
             labels.append(y.to(output.logits.device))
     if not labels:
-        raise MedicError(f"{name} is empty: give at least one batch (inputs, labels)")
+        raise MedicError(f"{name} is empty: expected at least one batch (inputs, labels)")
     if len(counts := {output.logits.shape[1] for output in outputs}) > 1:
-        raise MedicError(f"the model returned logits of {sorted(counts)} classes: their number must not change")
+        raise MedicError(f"the model returned logits for {sorted(counts)} classes: expected the same number every time")
     output, label = Output.cat(outputs), torch.cat(labels).long()
     known = label.where(label < output.logits.shape[1], -1)
     return LabelledOutputs(output, known, torch.zeros_like(known))
@@ -117,28 +117,30 @@ def _batches(data: Any, name: str) -> Iterator[tuple[Any, Any]]:
         data = zip(x.split(BATCH), y.split(BATCH), strict=True)
     if isinstance(data, Tensor | str | dict) or not isinstance(data, Iterable):
         raise MedicError(
-            f"{name} is a {type(data).__name__}: give a DataLoader, batches (inputs, labels), or a pair of tensors"
+            f"{name} must be a DataLoader, batches (inputs, labels), or a pair of tensors, got {type(data).__name__}"
         )
     for batch in data:
         if not isinstance(batch, tuple | list) or len(batch) < 2:
             what = f"{len(batch)} part" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
-            raise MedicError(f"a batch of {name} is {what}: give (inputs, labels), as in [(b['image'], b['label']), …]")
+            raise MedicError(
+                f"a batch of {name} must be (inputs, labels), as in [(b['image'], b['label']), …], got {what}"
+            )
         yield batch[0], batch[1]
 
 
 def _checked(inputs: Any, label: Any, name: str) -> tuple[Tensor, Tensor]:
-    """Return inputs (N, …) and labels (N,), or refuse others."""
+    """Return inputs of shape (N, …) and labels of shape (N,) as tensors; raise an error if they are invalid."""
     inputs = torch.from_numpy(inputs) if isinstance(inputs, np.ndarray) else inputs
     if not isinstance(inputs, Tensor):
-        raise MedicError(f"inputs of {name} are a {type(inputs).__name__}: give a tensor, (samples, …)")
+        raise MedicError(f"inputs of {name} must be a tensor of shape (samples, …), got {type(inputs).__name__}")
     try:
         y = torch.as_tensor(label)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise MedicError(f"labels of {name} are a {type(label).__name__}: give a tensor of whole numbers") from error
+        raise MedicError(f"labels of {name} must be a tensor of whole numbers, got {type(label).__name__}") from error
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool or y.ndim != 1 or len(y) != len(inputs):
         raise MedicError(
-            f"labels of {name} have shape {tuple(y.shape)} and type {y.dtype} for {len(inputs)} inputs: give one whole "
-            f"number per input, shape ({len(inputs)},)"
+            f"labels of {name} must be one whole number per input, shape ({len(inputs)},), got shape {tuple(y.shape)} "
+            f"and type {y.dtype} for {len(inputs)} inputs"
         )
     return inputs, y
 
@@ -150,4 +152,4 @@ def _forward(model: nn.Module, inputs: Tensor, name: str) -> Any:
         if isinstance(error, MedicError | torch.OutOfMemoryError):
             raise
         what = f"inputs of {name}, of shape {tuple(inputs.shape)} and type {inputs.dtype}"
-        raise MedicError(f"the model does not take the {what}: {first_line(error)}") from error
+        raise MedicError(f"the model does not accept the {what}: {first_line(error)}") from error

@@ -1,4 +1,4 @@
-"""Evaluation of a model on validation and target images: the only module that reads target labels."""
+"""Evaluate a model on validation and target images. Only this module reads target labels."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from medic.utils.outputs import LinearHead, Output
 
 
 class LabelledOutputs(NamedTuple):
-    """The outputs of a model for N images, with their labels and domains (N,)."""
+    """Model outputs for N images, with labels and domains of shape (N,)."""
 
     output: Output
     label: Tensor
@@ -32,7 +32,7 @@ class LabelledOutputs(NamedTuple):
 
     @classmethod
     def of(cls, output: Output, samples: Samples) -> "LabelledOutputs":
-        """Attach the labels and domains of samples to their outputs, on the device of the outputs."""
+        """Attach labels and domains to the outputs, on the outputs' device."""
         device = output.logits.device
         return cls(output, samples.label.to(device), samples.domain.to(device))
 
@@ -43,7 +43,7 @@ class LabelledOutputs(NamedTuple):
         return cls(Output.cat(outputs), torch.cat(labels), torch.cat(domains))
 
     def where(self, mask: Tensor) -> "LabelledOutputs":
-        """Return the images that a mask (N,) selects."""
+        """Return the images selected by a mask of shape (N,)."""
         return LabelledOutputs(self.output.map(lambda rows: rows[mask]), self.label[mask], self.domain[mask])
 
     def cpu(self) -> "LabelledOutputs":
@@ -52,22 +52,22 @@ class LabelledOutputs(NamedTuple):
 
     @property
     def correct(self) -> Tensor:
-        """Whether the largest logit of an image is that of its label, (N,)."""
+        """Whether each image's largest logit belongs to its label, of shape (N,)."""
         return self.output.logits.argmax(1) == self.label
 
     @property
     def accuracy(self) -> float:
-        """The share of correct images."""
+        """The share of correctly classified images."""
         return float(self.correct.double().mean())
 
 
 Outputs = dict[str, LabelledOutputs]
-"""Labelled outputs by split: `validation`, `target` and, if the problem has such images, `source-unknown`."""
+"""Labelled outputs by split: `validation`, `target` and, if the sources contain unknown classes, `source-unknown`."""
 
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates a model on a problem with one score and one threshold rule, on the device of the model."""
+    """Evaluator for a model on one problem, with one score and one threshold rule, on the model's device."""
 
     domains: tuple[str, ...]
     problem: Problem
@@ -79,7 +79,7 @@ class Evaluator:
         """Return the model's outputs for samples, with backbone features if requested."""
         output = self.inference(samples.indices, features)
         if not bool(output.logits.isfinite().all()) or not (output.ova is None or bool(output.ova.isfinite().all())):
-            raise TrainingError("an output of the model became infinite or not a number")
+            raise TrainingError("the model's output became infinite or NaN")
         return LabelledOutputs.of(output, samples)
 
     def infer_all(self, features: bool = False) -> Outputs:
@@ -87,7 +87,7 @@ class Evaluator:
         return {split: self.infer(samples, features) for split, samples in measured(self.problem).items()}
 
     def validation(self) -> dict[str, float]:
-        """Return the metrics on source validation alone."""
+        """Return the metrics on source validation only."""
         return measure_validation(self.infer(self.problem.validation, features=False))
 
     def record(self) -> dict[str, Any]:
@@ -107,10 +107,10 @@ class Evaluator:
     def _by_domain(
         self, train: LabelledOutputs, validation: LabelledOutputs, target: LabelledOutputs
     ) -> dict[str, float | str]:
-        """Return the accuracy on known classes by domain, on DomainBed's `in` (training) and `out` parts.
+        """Return the accuracy on known classes by domain, for DomainBed's `in` (training) and `out` parts.
 
-        For held-out and target images, also return which ones are classified correctly, so that two evaluations can be
-        compared image by image.
+        For held-out and target images, also return which images are classified correctly, so that two evaluations can
+        be compared image by image.
         """
         known, held_out = target.label >= 0, self.problem.held_out.to(target.label.device)
         source_parts = {"in": train, "out": validation}
@@ -126,7 +126,7 @@ class Evaluator:
         return by_domain
 
     def fitted_score(self) -> openset.Score:
-        """Return the score, fitted on the current outputs for the training images if it needs fitting."""
+        """Return the score, fitted to the current outputs if it needs fitting."""
         if self.score.fitter is None:
             return self.score
         samples = self.problem.train if self.score.split == "train" else self.problem.validation
@@ -139,12 +139,12 @@ class Evaluator:
 
 
 def find_linear_head(model: nn.Module) -> LinearHead | None:
-    """Return the linear head of a model; None if it has several networks, another head, or is not one of ours."""
+    """Return a model's linear head, or None if it has several networks, another head, or is not a `Classifier`."""
     return model.linear_head() if isinstance(model, Classifier) else None
 
 
 def fit_score(score: openset.Score, outputs: Outputs, head: LinearHead | None) -> openset.Score:
-    """Return a score, fitted on the split that it asks for if it is not fitted yet."""
+    """Return the score, fitted on its split if it is not fitted yet."""
     if score.fitter is None:
         return score
     seen = outputs[score.split]
@@ -152,7 +152,7 @@ def fit_score(score: openset.Score, outputs: Outputs, head: LinearHead | None) -
 
 
 def make_reference(held_out: LabelledOutputs, score: openset.Score) -> openset.Reference | None:
-    """Return the images of the sources that new images are compared with; None if there are too few."""
+    """Return the source reference that new images are compared with, or None if there are too few images."""
     features = held_out.output.features
     if features is None or len(held_out.label) < 2 * FEWEST:
         return None
@@ -160,7 +160,7 @@ def make_reference(held_out: LabelledOutputs, score: openset.Score) -> openset.R
 
 
 def measured(problem: Problem) -> dict[str, Samples]:
-    """Return the samples of every evaluated split that is not empty."""
+    """Return the samples of each non-empty evaluated split."""
     splits = {"validation": problem.validation, "source-unknown": problem.source_unknown, "target": problem.target}
     return {split: samples for split, samples in splits.items() if len(samples)}
 
@@ -168,7 +168,7 @@ def measured(problem: Problem) -> dict[str, Samples]:
 def predictions(
     dataset: Dataset, problem: Problem, outputs: Outputs, score: openset.Score, threshold: float
 ) -> dict[str, Any]:
-    """Return NumPy arrays with a row per image: path, labels, outputs, and the decision at the threshold."""
+    """Return NumPy arrays with one row per image: path, labels, outputs, and the decision at the threshold."""
     samples = {**measured(problem), "train": problem.train}
     indices = torch.cat([samples[split].indices for split in outputs])
     output, label, domain = LabelledOutputs.cat(list(outputs.values())).cpu()
@@ -188,11 +188,12 @@ def predictions(
 
 
 def measure_validation(outputs: LabelledOutputs) -> dict[str, float]:
-    """Return accuracy and cross-entropy pooled over source domains, the mean of the domains' cross-entropies, and N.
+    """Return the metrics on source validation, and their values at chance.
 
-    `class_acc` is the mean accuracy of the C classes that occur. The other keys belong to a model that ignores the
-    image: its `class_acc` is 1 / C (`chance_acc`) with the standard error `chance_error`, and its cross-entropy is at
-    least the entropy of the class shares in nats (`chance_loss`).
+    `acc` and `loss` (cross-entropy) are pooled over the source domains, and `domain_loss` is the mean of the domains'
+    losses. `class_acc` is the mean accuracy over the C classes that occur. A model that ignores the image has a
+    `class_acc` of 1 / C (`chance_acc`) with the standard error `chance_error`, and a loss of at least `chance_loss`,
+    the entropy of the class shares in nats.
     """
     counts = outputs.label.bincount().double()
     correct = outputs.label[outputs.correct].bincount(minlength=len(counts))
@@ -215,16 +216,19 @@ def measure_validation(outputs: LabelledOutputs) -> dict[str, float]:
 def find_confidences(
     output: Output, score: openset.Score, checked: CheckedOutput | None = None
 ) -> dict[openset.Score, Tensor]:
-    """Return the confidences (N,) by every score that needs no fit, and by `score`; `checked` is the same output."""
+    """Return confidences of shape (N,) for `score` and for every score that needs no fitting.
+
+    `checked` is the same output, already checked.
+    """
     checked = checked or CheckedOutput(output)
     plain = {entry.name: entry for entry in openset.SCORES.values() if entry.fitter is None and entry.reads(output)}
     return {entry: entry(checked) for entry in (plain | {score.name: score}).values()}
 
 
 def measure_calibration(outputs: LabelledOutputs, confidences: Mapping[openset.Score, Tensor]) -> dict[str, float]:
-    """Return the calibration error and the Brier score of every score that is a probability, on known images.
+    """Return the calibration error and Brier score on known images, for each score that is a probability.
 
-    Both compare the probability of a prediction with whether it is correct.
+    Both compare the predicted probability with whether the prediction is correct.
     """
     known = outputs.label >= 0
     correct = outputs.correct[known]
@@ -238,7 +242,7 @@ def measure_calibration(outputs: LabelledOutputs, confidences: Mapping[openset.S
 
 
 def choose_threshold(outputs: Outputs, score: openset.Score, rule: str | float) -> openset.Threshold:
-    """Return one threshold for a model, by a rule or as given; an oracle rule sees all target domains together."""
+    """Return one threshold for all target domains; `rule` is a rule or a fixed number."""
     if not isinstance(rule, str):
         return openset.chosen_threshold(score, rule)
     target = outputs["target"]
@@ -250,8 +254,9 @@ def choose_threshold(outputs: Outputs, score: openset.Score, rule: str | float) 
 def measure(outputs: Outputs, domains: Sequence[str], score: openset.Score, rule: str | float) -> dict[str, Any]:
     """Return the metrics by target domain (`targets`), their mean (`target`), and those on the sources (`source`).
 
-    `source` is open set recognition without a domain shift: validation images against images of unknown classes in the
-    source domains. Its errors are due to the unknown classes alone; further errors on `target` are due to the domain.
+    `source` measures open set recognition without domain shift: validation images against images of unknown classes
+    from the source domains. Its errors are caused by unknown classes only. Additional errors on `target` are caused by
+    the domain shift.
     """
     target, validation = outputs["target"], outputs["validation"]
     open_set = bool((target.label < 0).any()) or "source-unknown" in outputs
@@ -270,7 +275,7 @@ def measure(outputs: Outputs, domains: Sequence[str], score: openset.Score, rule
 
 
 def _same_domains(target: LabelledOutputs, validation: LabelledOutputs) -> bool:
-    """Whether the target's images are held-out images of the sources, as in a run without a target."""
+    """Return whether the target images are held-out source images, as in a run without a target."""
     return bool(torch.isin(target.domain, validation.domain).any())
 
 
@@ -281,7 +286,7 @@ def _rate_sources(outputs: Outputs, score: openset.Score) -> openset.Place:
 
 
 def mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the mean of every number that all records have, and the first value of everything else."""
+    """Average every number that all records contain, and keep the first record's other values."""
     first, *others = metrics
     shared = {key: value for key, value in first.items() if all(key in other for other in others)}
     return {
@@ -293,7 +298,7 @@ def mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def add_scores(
     record: dict[str, Any], outputs: Outputs, domains: Sequence[str], scores: Sequence[openset.Score]
 ) -> None:
-    """Add OSCR and calibration of further, fitted scores to the record of an evaluation with these outputs."""
+    """Add OSCR and calibration metrics of additional fitted scores to the record of an evaluation."""
     target = outputs["target"]
     for domain in target.domain.unique().tolist():
         here = target.where(target.domain == domain)
@@ -315,9 +320,9 @@ def measure_outputs(
     threshold: openset.Threshold | None,
     sources: openset.Place | None = None,
 ) -> dict[str, Any]:
-    """Return every metric of labelled outputs, or accuracy and calibration alone if none of the images is unknown.
+    """Return all metrics of labelled outputs. Without unknown images, open-set metrics are omitted.
 
-    Without a threshold, metrics at the threshold are left out; without `sources`, those of the full spectrum.
+    Without `threshold`, metrics at the threshold are omitted. Without `sources`, full-spectrum metrics are omitted.
     """
     output = CheckedOutput(outputs.output)
     outcomes = Outcomes.of(output.prediction, outputs.label)

@@ -1,16 +1,16 @@
-"""Whether a run learned anything: pure functions over its records, without torch.
+"""Check from its records whether a run learned anything. This module does not import torch.
 
-Records written before version 0.4 do not contain chance levels. Their runs count as having learned.
+Records written before version 0.4 do not contain chance levels, so those runs count as having learned.
 """
 
 from medic.evaluation.selection import Record, Records
 
 FALL = 0.01
-"""Fraction of its first value by which a training loss must fall."""
+"""Fraction of its first value by which the training loss must fall."""
 
 
 def at_chance(record: Record) -> bool:
-    """Return whether the mean validation accuracy of the classes is not significantly above chance, 1 / classes.
+    """Return whether the class-averaged validation accuracy is not significantly above chance (1 / classes).
 
     Constant predictions are always at chance, unless there are too few validation images to tell.
     """
@@ -19,9 +19,10 @@ def at_chance(record: Record) -> bool:
 
 
 def _chance_limit(record: Record) -> float | None:
-    """Return the accuracy two standard errors above chance.
+    """Return the accuracy that is two standard errors above chance.
 
-    None if the record has no chance levels, or so few images that a perfect accuracy would not exceed the limit.
+    Returns None if the record lacks chance levels, or has so few images that even perfect accuracy would not exceed the
+    limit.
     """
     validation = record["validation"]
     if "chance_acc" not in validation:
@@ -31,7 +32,7 @@ def _chance_limit(record: Record) -> float | None:
 
 
 def describe_chance(record: Record) -> str:
-    """Compare the validation accuracy of a record at chance with chance."""
+    """Describe the validation accuracy of a record that is at chance."""
     accuracy, chance = (f"{100 * record['validation'][key]:.1f}%" for key in ("class_acc", "chance_acc"))
     return f"validation accuracy {accuracy} is not significantly above chance ({chance})"
 
@@ -39,10 +40,10 @@ def describe_chance(record: Record) -> str:
 def learning_failure(records: Records, selected: int) -> str:
     """Return why a run learned nothing, or an empty string if it learned.
 
-    A run learned nothing if its selected record is at chance. It also learned nothing if its training loss never fell
-    and the validation cross-entropy of its selected record is no better than chance: some objectives have a loss that
-    rises while the model learns. Others have logits that are no log-probabilities, so an accuracy at least halfway
-    between chance and 1 also counts as learning.
+    A run learned nothing if its selected record is at chance, or if its training loss never fell and the selected
+    record's validation cross-entropy is no better than chance. Both are required, because some losses rise while the
+    model learns. Some objectives produce logits that are not log-probabilities, so an accuracy at least halfway between
+    chance and 1 also counts as learning.
     """
     record = records[selected]
     if at_chance(record):
@@ -51,7 +52,7 @@ def learning_failure(records: Records, selected: int) -> str:
     if _chance_limit(record) is None or 2 * validation["class_acc"] >= 1 + validation["chance_acc"]:
         return ""
     losses = [float(one["loss"]) for one in records if not one.get("averaged")]
-    if len(losses) < 2:  # a soup has none
+    if len(losses) < 2:  # as for a soup
         return ""
     first, *later = losses
     if min(later) < first - FALL * abs(first) or validation["loss"] < validation["chance_loss"]:

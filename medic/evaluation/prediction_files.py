@@ -1,4 +1,4 @@
-"""Anyone's predictions as decisions: a CSV, JSON lines, Parquet or NumPy file with a row per image."""
+"""Read predictions of any program from a CSV, JSON Lines, Parquet or NumPy file with one row per image."""
 
 import json
 import math
@@ -23,22 +23,22 @@ from medic.utils.files import csv_name, read_arrays
 
 SUFFIXES = (".csv", ".jsonl", ".parquet", ".npz")
 UNKNOWN_NAMES = (str(UNKNOWN), "unknown")
-"""Labels of an image of an unknown class whose name is not given."""
+"""Labels for images of unnamed unknown classes."""
 LOGIT = "logit_"
-"""The prefix of a column of logits, before the name of the class."""
+"""Prefix of logit columns, followed by the class name."""
 PREDICT = {"label", "known", "score", "threshold", "top1"}
-"""Columns of a file that `medic predict` has written. Its `label` is the decision."""
+"""Columns in files written by `medic predict`, where `label` is the decision."""
 
 Columns = dict[str, NDArray[Any]]
 
 
 def read_columns(path: Path) -> Columns:
-    """Return the columns of a file by name; those of a text file are texts (N,)."""
+    """Return the columns of a file by name. Columns of text files are string arrays of shape (N,)."""
     if not path.is_file():
         raise MedicError(f"file {path} {'is a folder' if path.is_dir() else 'does not exist'}")
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
-        raise MedicError(f"file {path} does not end in {', '.join(SUFFIXES)}: save it as one of these")
+        raise MedicError(f"unsupported file {path}: expected one of {', '.join(SUFFIXES)}")
     if suffix == ".npz":
         return _arrays(path)
     rows = csv_rows(path) if suffix == ".csv" else parquet_rows(path) if suffix == ".parquet" else _json_rows(path)
@@ -62,10 +62,10 @@ def _arrays(path: Path) -> Columns:
 
 
 def _json_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of JSON lines as texts; a list `top` becomes the columns top1, top2, …"""
+    """Return the rows of a JSON Lines file as strings; a list `top` becomes the columns top1, top2, …"""
     rows, number = [], 0
     try:
-        # Not splitlines, which cuts at U+2028 inside of a text, too.
+        # Not splitlines, which also splits at U+2028 inside a string.
         for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):  # noqa: B007, of the error
             if line.strip():
                 row = dict(json.loads(line))
@@ -85,21 +85,21 @@ def _listed(values: Mapping[str, object]) -> str:
 def read_decisions(
     path: Path, labels: Path | None = None, known: Sequence[str] = (), threshold: float | None = None
 ) -> Decisions:
-    """Return the decisions of a file; the columns are described in docs/use.md.
+    """Read decisions from a file. For its columns, see docs/use.md.
 
-    `labels` is a file with the true class of each path, and `known` are the known classes. Without these, the classes
-    are those of the logits; else all labels, if an image is labelled −1 or unknown; else the predicted ones, which must
-    then include every label.
+    `labels` is a file with the true class for each path. `known` lists the known classes. Without it, the known classes
+    come from the logits. Without logits, they are all labels if any image is labelled −1 or unknown, and otherwise the
+    predicted classes, which must then include every label.
     """
     columns = read_columns(path)
     written = columns.keys() >= PREDICT
     if written:
         columns, threshold = _of_predict(path, columns, threshold)
-    elif "split" in columns and (target := columns["split"] == "target").any():  # the predictions of a run
+    elif "split" in columns and (target := columns["split"] == "target").any():  # a run's own predictions
         columns = {name: values[target] for name, values in columns.items()}
     if "path" in columns:
         _check_unique(path, columns["path"])
-    names = _true_names(path, columns, labels, written, ", or a file with --labels")
+    names = _true_names(path, columns, labels, written, ", or pass a file with --labels")
     classes, logits = _logits(path, columns)
     if logits is not None:
         taken = np.array(classes)[logits.argmax(axis=1)]
@@ -112,7 +112,7 @@ def read_decisions(
     present = {*classes, *_predicted(columns, taken)}
     classes = _known_classes(path, known, classes if logits is not None else [], names, marked, present)
     if known and logits is not None and (missing := sorted(set(taken.tolist()) - set(classes))):
-        raise MedicError(f"file {path} has logits of class {missing[0]!r}, which --known lacks: add it")
+        raise MedicError(f"file {path} has logits for class {missing[0]!r}: add it to --known")
     place = {name: number for number, name in enumerate(classes)}
     label = np.array([place.get(name, UNKNOWN) for name in names.tolist()])
     if not known:
@@ -120,7 +120,7 @@ def read_decisions(
     predicted = np.array([place.get(name, UNKNOWN) for name in taken.tolist()])
     if not (label >= 0).any():
         raise MedicError(
-            f"file {path} has no image of a known class ({', '.join(classes[:5])}): check labels, or --known"
+            f"file {path} has no image of a known class ({', '.join(classes[:5])}): check the labels or --known"
         )
     texts = {name: _texts(values) for name, values in columns.items() if values.ndim == 1}
     confidence = _confidence(path, columns, logits)
@@ -128,10 +128,10 @@ def read_decisions(
 
 
 def _of_predict(path: Path, columns: Columns, threshold: float | None) -> tuple[Columns, float]:
-    """Return what `medic predict` wrote as columns of predictions, without unreadable images, and its threshold."""
+    """Convert the columns written by `medic predict`, without unreadable images, and return the threshold."""
     readable = columns["score"] != ""
     if not readable.any():
-        raise MedicError(f"file {path} has no row of a readable image")
+        raise MedicError(f"file {path} has no readable images")
     if unreadable := int((~readable).sum()):
         warn(f"file {path}: {unreadable:,} of {len(readable):,} images were unreadable and are not evaluated")
     columns = {name: values[readable] for name, values in columns.items()}
@@ -139,8 +139,8 @@ def _of_predict(path: Path, columns: Columns, threshold: float | None) -> tuple[
         own = np.unique(_numbers(path, "threshold", columns["threshold"])).tolist()
         if len(own) > 1:
             raise MedicError(
-                f"file {path} has rows of {len(own)} thresholds, such as {own[0]:g} and {own[1]:g}: "
-                "give one with --threshold"
+                f"file {path} has rows with {len(own)} thresholds, such as {own[0]:g} and {own[1]:g}: "
+                "choose one with --threshold"
             )
         threshold = float(own[0])
     renamed = {"prediction": columns["top1"], "confidence": columns["score"], "decision": columns["label"]}
@@ -151,21 +151,21 @@ def _of_predict(path: Path, columns: Columns, threshold: float | None) -> tuple[
 
 def _need(path: Path, columns: Columns, name: str, or_else: str = "") -> NDArray[Any]:
     if name not in columns:
-        raise MedicError(f"file {path} has no column {name!r}{or_else}; it has {', '.join(columns) or 'none'}")
+        raise MedicError(f"file {path} has no column {name!r}{or_else}; its columns: {', '.join(columns) or 'none'}")
     return columns[name]
 
 
 def _texts(values: NDArray[Any]) -> NDArray[np.str_]:
-    """Return values as texts; whole numbers without a decimal point."""
+    """Convert values to strings, with whole numbers written without a decimal point."""
     if values.dtype.kind == "f" and (values == np.floor(values)).all():
         values = values.astype(np.int64)
     return np.char.strip(values.astype(str))
 
 
 def _numbers(path: Path, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the numbers of a column, or raise an error that names the first row without one."""
+    """Convert a column to numbers; raise an error that names the first invalid row."""
     if values.ndim != 1 or values.dtype.kind not in "USfiub":
-        raise MedicError(f"file {path}, column {name!r}: give a number per row")
+        raise MedicError(f"file {path}, column {name!r}: expected one number per row")
     try:
         numbers: NDArray[np.float64] = values.astype(np.float64)
         wrong = np.flatnonzero(np.isnan(numbers))
@@ -187,27 +187,29 @@ def _is_number(value: str) -> bool:
 def _check_unique(path: Path, paths: NDArray[Any]) -> None:
     name, count = Counter(paths.tolist()).most_common(1)[0]
     if count > 1:
-        raise MedicError(f"file {path} has {count} rows of {name}: keep one row per image")
+        raise MedicError(f"file {path} has {count} rows for {name}: keep one row per image")
 
 
 def _true_names(path: Path, columns: Columns, labels: Path | None, written: bool, others: str) -> NDArray[np.str_]:
-    """Return the names of the true classes, from the file or from `labels`; `others` are ways to give them."""
+    """Return the true class names, from the file or from `labels`; `others` completes the hint in errors."""
     if labels is not None:
-        return joined(labels, ("class", "label"), _need(path, columns, "path", ", to find its images in --labels"))
+        return joined(labels, ("class", "label"), _need(path, columns, "path", ", which --labels requires"))
     if "class" in columns:
         names = _texts(columns["class"])
     elif written:
         way = "add a column 'class' with the true classes"
         raise MedicError(f"file {path} was written by `medic predict`, so its labels are predictions: {way}{others}")
     else:
-        names = _texts(_need(path, columns, "label", f" with the true class; give one{others}"))
+        names = _texts(_need(path, columns, "label", f" with the true class: add it{others}"))
     if (empty := np.flatnonzero(names == "")).size:
-        raise MedicError(f"file {path}, row {empty[0] + 1}: no label; give a class, or {UNKNOWN} for unknown")
+        raise MedicError(
+            f"file {path}, row {empty[0] + 1}: the label is empty; use a class name, or {UNKNOWN} for unknown"
+        )
     return names
 
 
 def read_labels(path: Path) -> list[tuple[str, str]]:
-    """Return the paths of images, relative to the folder of a file, and their true classes."""
+    """Read image paths, relative to the file's folder, and their true classes."""
     columns = read_columns(path)
     names = _true_names(path, columns, None, columns.keys() >= PREDICT, "")
     paths = _need(path, columns, "path").astype(str)
@@ -216,7 +218,10 @@ def read_labels(path: Path) -> list[tuple[str, str]]:
 
 
 def joined(path: Path, names: Sequence[str], paths: NDArray[Any]) -> NDArray[np.str_]:
-    """Return the values (N,) of the first column among `names` of a file, for images by their paths (N,)."""
+    """Look up images by path in a file; return the values of the first column in `names` that exists.
+
+    `paths` and the returned values have shape (N,).
+    """
     columns = read_columns(path)
     keys = _need(path, columns, "path").astype(str)
     _check_unique(path, keys)
@@ -229,11 +234,11 @@ def joined(path: Path, names: Sequence[str], paths: NDArray[Any]) -> NDArray[np.
 
 
 def _logits(path: Path, columns: Columns) -> tuple[list[str], NDArray[np.float64] | None]:
-    """Return the classes of logits and the logits (N, C), if the file has any."""
+    """Return the classes of the logits and the logits of shape (N, C), or ([], None) without logits."""
     if "logits" in columns:
         logits = columns["logits"]
         if logits.ndim != 2 or logits.dtype.kind != "f":
-            raise MedicError(f"file {path}, column 'logits': give floats of shape (images, classes)")
+            raise MedicError(f"file {path}, column 'logits': expected floats of shape (images, classes)")
         classes = [str(number) for number in range(logits.shape[1])]
     elif own := [name for name in columns if name.startswith(LOGIT)]:
         classes = [name.removeprefix(LOGIT) for name in own]
@@ -248,7 +253,7 @@ def _logits(path: Path, columns: Columns) -> tuple[list[str], NDArray[np.float64
 def _renamed(
     columns: Columns, names: NDArray[np.str_], classes: list[str], taken: NDArray[np.str_]
 ) -> tuple[list[str], NDArray[np.str_]]:
-    """Return classes and predictions by name, where `label` numbers the known classes that `class` names."""
+    """Replace class numbers with names, where `label` contains the numbers and `class` the names."""
     title = dict(zip(_texts(columns["label"]).tolist(), names.tolist(), strict=True))
     for name in UNKNOWN_NAMES:
         title.pop(name, None)
@@ -257,7 +262,7 @@ def _renamed(
 
 
 def _predicted(columns: Columns, taken: NDArray[np.str_]) -> list[str]:
-    """Return the classes that a file names as predictions, sorted."""
+    """Return the sorted classes that occur as predictions."""
     ranks = [values for name, values in columns.items() if name.startswith("top") and name[3:].isdecimal()]
     names = {name for values in (taken, *ranks) for name in values.tolist()}
     return sorted(names - {*UNKNOWN_NAMES, ""}, key=str.casefold)
@@ -271,16 +276,16 @@ def _known_classes(
     marked: NDArray[np.bool_],
     predicted: set[str],
 ) -> list[str]:
-    """Return the known classes; images that are `marked` (N,) are labelled as unknown."""
+    """Return the known classes; `marked`, of shape (N,), is true for images labelled as unknown."""
     if known:
         return list(dict.fromkeys(known))
     if logits:
         return list(logits)
     labelled = set(names[~marked].tolist())
-    # Nothing shows whether a class that is never predicted is unknown or always mistaken.
+    # A class that is never predicted may be unknown, or the model may always get it wrong.
     if not marked.any() and (missing := sorted(labelled - predicted, key=_by_number)):
         raise MedicError(
-            f"file {path} has images of class {missing[0]!r}, which no prediction names: give the known classes with "
+            f"file {path} has images of class {missing[0]!r}, which is never predicted: list the known classes with "
             f"--known, or label images of unknown classes {UNKNOWN}"
         )
     return sorted((labelled | predicted) - set(UNKNOWN_NAMES), key=_by_number)
@@ -295,13 +300,13 @@ def _confidence(path: Path, columns: Columns, logits: NDArray[np.float64] | None
         if name in columns:
             return _numbers(path, name, columns[name])
     if logits is None:
-        _need(path, columns, "confidence", " or 'score', large for known images")
+        _need(path, columns, "confidence", " or 'score', higher for known images")
     return openset.conf_cls(torch.from_numpy(logits)).numpy()
 
 
 def with_column(decisions: Decisions, path: Path, column: str) -> Decisions:
-    """Add a column of a file to decisions, joined by path."""
+    """Add a column from a file to the decisions, joined by path."""
     if "path" not in decisions.columns:
-        raise MedicError(f"--groups {path} is joined by path, but the predictions have no column 'path'")
+        raise MedicError(f"--groups {path} requires predictions with a column 'path'")
     values = joined(path, (column,), decisions.columns["path"])
     return replace(decisions, columns={**decisions.columns, column: values})

@@ -1,4 +1,4 @@
-"""Model selection: pure functions that choose an evaluation of a run, or of several runs, from their records.
+"""Model selection: pure functions that choose one evaluation from the records of one or several runs.
 
 Only `by_oracle` receives records with measurements on the target.
 """
@@ -12,10 +12,10 @@ from medic.errors import MedicError
 
 Record = Mapping[str, Any]
 Records = Sequence[Record]
-"""The evaluations of one run, in order."""
+"""Evaluations of one run, in order."""
 
 _LEVEL = 1 - NormalDist().cdf(2)
-"""Significance level of a one-sided comparison with one evaluation: two standard errors."""
+"""Significance level of a one-sided comparison with one evaluation, which corresponds to two standard errors."""
 
 
 def without_target(record: Record, targets: Sequence[int]) -> dict[str, Any]:
@@ -29,29 +29,29 @@ def without_target(record: Record, targets: Sequence[int]) -> dict[str, Any]:
 
 
 def pack(correct: Iterable[bool]) -> str:
-    """Return which of N images are classified correctly as N bits in hexadecimal, after a leading 1."""
+    """Encode which of N images are classified correctly as N bits in hexadecimal, with a leading 1."""
     return format(int("1" + "".join("01"[right] for right in correct), 2), "x")
 
 
 def select(records: Records) -> int:
-    """Return the index of the averaged weights, or of the record with the best pooled accuracy on source validation.
+    """Return the index of the selected record: the averaged weights, or the best record on source validation.
 
-    The best record (the first on ties) is selected if the averaged weights are significantly worse, or if there are
-    none.
+    The record with the best pooled accuracy (the first on ties) is selected only if the averaged weights are
+    significantly worse or missing.
     """
     return _best(records, validation_accuracy, _pooled).record
 
 
 def evaluations(records: Sequence[Record]) -> list[Record]:
-    """Return the records without the record of averaged weights, unless the method requires them (SWAD).
+    """Return the records without averaged weights, unless the method requires averaging (SWAD).
 
-    The averaged weights come last, so positions are kept.
+    Averaged weights are the last record, so the other indices do not change.
     """
     return [record for record in records if record.get("required") or not record.get("averaged")]
 
 
 class Chosen(NamedTuple):
-    """A record of one of several runs, and the value that decided."""
+    """The chosen run and record, and the value that decided."""
 
     run: int
     record: int
@@ -59,17 +59,17 @@ class Chosen(NamedTuple):
 
 
 def by_validation(runs: Sequence[Records]) -> Chosen:
-    """Choose by pooled accuracy on source validation, within and across runs with different hyperparameters."""
+    """Choose by pooled accuracy on source validation, both within and across runs with different hyperparameters."""
     return _across([_best(records, validation_accuracy, _pooled) for records in runs])
 
 
 def by_evaluation(runs: Sequence[Records]) -> Chosen:
-    """Choose the paper's way: like `by_validation`, but averaged weights do not count."""
+    """Choose as in the paper: like `by_validation`, but without averaged weights."""
     return by_validation([evaluations(records) for records in runs])
 
 
 def by_domains(runs: Sequence[Records]) -> Chosen:
-    """Choose by DomainBed's training-domain validation: the mean validation accuracy of the source domains."""
+    """Choose by DomainBed's training-domain validation: the mean validation accuracy over source domains."""
     return _across([_best(records, source_mean, _by_domain) for records in runs])
 
 
@@ -81,16 +81,16 @@ def by_last(runs: Sequence[Records]) -> Chosen:
 def by_oracle(runs: Sequence[Records], targets: Sequence[int]) -> Chosen:
     """Choose by DomainBed's test-domain validation: accuracy on held-out target images at the last evaluation.
 
-    With several targets, their mean decides.
+    With several targets, their mean accuracy decides.
     """
     return _across([Chosen(0, len(records) - 1, target_mean(records[-1], targets, "out")) for records in runs])
 
 
 def by_leaving_out(runs: Sequence[Records], pairs: Sequence[Mapping[int, Records]], sources: int) -> Chosen | None:
-    """Choose by DomainBed's leave-one-domain-out: the accuracy on each source of a run that was not trained on it.
+    """Choose by DomainBed's leave-one-domain-out: the mean accuracy on source domains that were left out in turn.
 
-    `pairs[i]` maps a source domain to the records of the run with the hyperparameters of `runs[i]` and that domain as a
-    second target. An evaluation counts only if all `sources` of these runs have an evaluation at the same step.
+    `pairs[i]` maps a source domain to the records of a run with the hyperparameters of `runs[i]` and that domain as a
+    second target. An evaluation counts only if the paired runs for all `sources` have one at the same step.
     """
     best = []
     for records, others in zip(runs, pairs, strict=True):
@@ -114,7 +114,7 @@ def by_leaving_out(runs: Sequence[Records], pairs: Sequence[Mapping[int, Records
 
 
 def _moment(record: Record) -> tuple[int, bool]:
-    """Return the step of a record, and whether it is of averaged weights, which share the step of the last ones."""
+    """Return a record's step and whether it has averaged weights, which share the step of the last evaluation."""
     return int(record["step"]), bool(record.get("averaged"))
 
 
@@ -124,13 +124,13 @@ def validation_accuracy(record: Record) -> float:
 
 
 def source_mean(record: Record) -> float:
-    """Return the mean accuracy on held-out images of the domains in a record without the target."""
+    """Return the mean accuracy on held-out images over the domains in a record without the target."""
     values = [float(value) for key, value in record.items() if key.startswith("env") and key.endswith("_out_acc")]
     return sum(values) / len(values)
 
 
 def target_mean(record: Record, targets: Sequence[int], part: str) -> float:
-    """Return the mean accuracy of the targets on one part of their known images: `in`, or `out` for held-out ones."""
+    """Return the mean accuracy over targets on one part of their known images: `in`, or `out` (held-out)."""
     keys = [f"env{target}_{part}_acc" for target in targets]
     if not all(key in record for key in keys):
         option = "--selection" if part == "out" else "--metrics"
@@ -140,19 +140,19 @@ def target_mean(record: Record, targets: Sequence[int], part: str) -> float:
 
 
 class _Pairs(NamedTuple):
-    """Two models on the same images, or sums over several sets of images."""
+    """Paired comparison of two models on the same images, possibly summed over several sets of images."""
 
     images: int
     discordant: int
-    """Images that only one of the models classifies correctly."""
+    """Number of images that only one of the models classifies correctly."""
     gain: int
-    """Images that the first model classifies correctly, minus those of the second."""
+    """Number of images that the first model classifies correctly, minus the second model's number."""
 
 
 def _compared(parts: Iterable[tuple[Record, Record, str]]) -> list[_Pairs] | None:
-    """Compare two records on each part (`env0_out`), or return None if a record does not say which images are correct.
+    """Compare two records on each part, such as `env0_out`.
 
-    Version 0.3 did not record it.
+    Returns None if a record does not contain which images are correct, as in version 0.3.
     """
     domains = []
     for first, second, part in parts:
@@ -174,7 +174,7 @@ def _by_domain(first: Record, second: Record) -> list[_Pairs] | None:
 def _pooled(first: Record, second: Record) -> list[_Pairs] | None:
     """Compare two records on source validation.
 
-    Without their correct images, assume that the models differ on as many images as their accuracies allow.
+    If the records lack the correct images, assume that the models differ on as many images as their accuracies allow.
     """
     if domains := _by_domain(first, second):
         return [_Pairs(*map(sum, zip(*domains, strict=True)))]
@@ -189,9 +189,9 @@ def _pooled(first: Record, second: Record) -> list[_Pairs] | None:
 def _best(
     records: Records, value: Callable[[Record], float], compare: Callable[[Record, Record], list[_Pairs] | None]
 ) -> Chosen:
-    """Choose the averaged weights of a run if they are not significantly worse; else its best record, first on ties.
+    """Choose a run's averaged weights unless they are significantly worse than its best record (the first on ties).
 
-    Averaged weights that are the method itself (SWAD) are required: they are never replaced.
+    If averaging is part of the method (SWAD), always choose the averaged weights.
     """
     values = [_number(value(record)) for record in records]
     if records[-1].get("required"):
@@ -205,10 +205,10 @@ def _best(
 
 
 def _margin(domains: Sequence[_Pairs], evaluations: int) -> float:
-    """Return how much better the best of several evaluations may be by chance, as a mean of the domains' accuracies.
+    """Return by how much the best evaluation may exceed the average by chance, in accuracy averaged over domains.
 
-    The standard error is that of a paired difference. The significance level is divided by the number of evaluations
-    (Bonferroni), because the best of many is biased upwards.
+    Uses the standard error of a paired difference. The significance level is divided by the number of evaluations
+    (Bonferroni), because the best of many evaluations is biased upwards.
     """
     variances = [
         (pairs.discordant / pairs.images - (pairs.gain / pairs.images) ** 2) / pairs.images for pairs in domains
@@ -218,11 +218,11 @@ def _margin(domains: Sequence[_Pairs], evaluations: int) -> float:
 
 
 def _across(choices: Sequence[Chosen]) -> Chosen:
-    """Choose the best of several runs, the last on ties, as DomainBed does."""
+    """Choose the best run (the last on ties), as DomainBed does."""
     _, run = max((_number(chosen.value), run) for run, chosen in enumerate(choices))
     return choices[run]._replace(run=run)
 
 
 def _number(value: float) -> float:
-    """Return -inf for NaN, so that every number is better."""
+    """Replace NaN with -inf, so that every number is better."""
     return value if value == value else float("-inf")

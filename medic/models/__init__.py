@@ -24,7 +24,7 @@ LAYERS: dict[str, Part[MixStyle | Aloft]] = {
     "aloft-e": Part("aloft-e", Aloft, {"variant": "e"}),
     "aloft-s": Part("aloft-s", Aloft, {"variant": "s"}),
 }
-"""Layers by the name that `--layer` knows them by."""
+"""The layers that `--layer` accepts, by name."""
 
 __all__ = [
     "HALVES",

@@ -1,8 +1,8 @@
-"""Make torchvision importable beside a torch build it was not compiled for.
+"""Make torchvision importable next to a torch build that it was not compiled for.
 
-The package index's torchvision is built for CUDA. Beside a CPU build of torch its compiled part does not load, and
-importing torchvision, or timm, fails with "operator torchvision::nms does not exist". Nothing here uses the operators
-of that part, so declaring them is enough. Call `ensure` before the first import of torchvision or timm.
+The torchvision wheel on PyPI is built for CUDA. Its compiled extension does not load with a CPU build of torch, and
+importing torchvision or timm fails with "operator torchvision::nms does not exist". medic does not use the operators
+of this extension, so declaring them is enough. Call `ensure` before the first import of torchvision or timm.
 """
 
 import importlib
@@ -11,11 +11,11 @@ import sys
 import torch
 
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-_declared: list[torch.library.Library] = []  # a library that is garbage collected takes its operators with it
+_declared: list[torch.library.Library] = []  # keeps the declared operators alive
 
 
 def ensure() -> None:
-    """Import torchvision, declaring the operators that its compiled part is missing if, and only if, it must."""
+    """Import torchvision. If its compiled extension does not load, declare the missing operators first."""
     try:
         importlib.import_module("torchvision")
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""ALOFT: noise on the amplitudes of low frequencies inside a GFNet (Guo et al. 2023)."""
+"""ALOFT: noise on low-frequency amplitudes inside a GFNet (Guo et al. 2023)."""
 
 from dataclasses import dataclass
 from math import sqrt
@@ -18,11 +18,11 @@ Variant = Literal["e", "s"]
 
 @dataclass(eq=False)
 class Aloft(DeclaredModule):
-    """Perturbs the amplitudes of a batch's low frequencies by noise as large as their deviation over the batch.
+    """A layer that adds noise to low-frequency amplitudes, scaled by their standard deviation over the batch.
 
-    Variant `e` draws noise for every element, `s` for the mean and the deviation over the low frequencies of every
-    sample and channel. `factor` scales the noise, `p` is the probability that a call perturbs at all, and `share` the
-    low part of the spectrum. Phases stay; an amplitude may become negative, which inverts its phase.
+    Variant `e` draws noise for every element. Variant `s` draws noise for the mean and the deviation of each sample and
+    channel. `factor` scales the noise. `p` is the probability that a call adds noise. `share` is the fraction of the
+    spectrum that counts as low. Phases do not change, except that a negative amplitude inverts its phase.
     """
 
     variant: Variant
@@ -33,13 +33,13 @@ class Aloft(DeclaredModule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("variant of ALOFT", self.variant, get_args(Variant))
+        check_choice("ALOFT variant", self.variant, get_args(Variant))
 
     def forward(self, spectrum: Tensor) -> Tensor:
-        """Perturb a complex half spectrum (B, h, w, C) of `rfft2`; a batch of one has no deviation and stays."""
+        """Perturb a complex half spectrum of shape (B, h, w, C) from `rfft2`. A batch of one is returned unchanged."""
         batch, height, width, _ = spectrum.shape
         rows, columns = low_frequencies(height, width, self.share)
-        # A deviation over the low frequencies needs two of them, more than a grid of 2x2 has.
+        # Variant `s` needs at least two low frequencies for a deviation. A 2x2 grid has fewer.
         if batch < 2 or len(rows) * len(columns) < (1 if self.variant == "e" else 2):
             return spectrum
         shift = height // 2 - rows.start
@@ -51,16 +51,16 @@ class Aloft(DeclaredModule):
         return spectrum + change.roll(-shift, dims=1)
 
     def insert(self, backbone: nn.Module, inputs: Tensor) -> None:
-        """Insert the layer into every global filter of a backbone, for any inputs."""
+        """Insert the layer into every global filter of a backbone. `inputs` is not used."""
         filters = [part for part in backbone.modules() if isinstance(part, GlobalFilter)]
         if not filters:
             name = type(backbone).__name__
-            raise MedicError(f"ALOFT perturbs global filters, which {name} has not: use --backbone gfnet_h_ti")
+            raise MedicError(f"ALOFT requires a backbone with global filters, got {name}: use --backbone gfnet_h_ti")
         for part in filters:
             part.perturb = self
 
     def _noise(self, amplitude: Tensor) -> Tensor:
-        """Draw noise for amplitudes (B, rows, columns, C), by element or for the mean and deviation of each sample."""
+        """Draw noise for amplitudes of shape (B, rows, columns, C)."""
         if self.variant == "e":
             return torch.randn_like(amplitude) * _deviation(amplitude, 0)
         mean, deviation = amplitude.mean((1, 2), keepdim=True), _deviation(amplitude, (1, 2))
@@ -70,22 +70,22 @@ class Aloft(DeclaredModule):
 
 
 def low_frequencies(height: int, width: int, share: float) -> tuple[range, range]:
-    """Return the rows, in the order of `fftshift`, and columns of the low frequencies of a half spectrum."""
+    """Return the rows (in `fftshift` order) and the columns of a half spectrum that hold low frequencies."""
     rows, columns = int(height * sqrt(share)), int(width * sqrt(share))
     start = height // 2 - rows // 2
     return range(start, start + rows), range(columns)
 
 
 def _deviation(values: Tensor, dims: int | tuple[int, ...]) -> Tensor:
-    """Return the deviation over some dimensions, which are kept; never 0."""
+    """Return the standard deviation over `dims`, which are kept. The result is never 0."""
     return (values.var(dims, correction=1, keepdim=True) + 1e-6).sqrt()
 
 
 def _polar(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the amplitude of complex numbers, and their phase as complex numbers of amplitude 1.
+    """Split complex numbers into amplitudes and phases. A phase is a complex number with amplitude 1.
 
-    The phase of a number below rounding error is noise with an unbounded gradient: there the amplitude is 0, the phase
-    1, and neither has a gradient.
+    Below rounding error, the phase is noise with an unbounded gradient. Such numbers get amplitude 0 and phase 1, both
+    without a gradient.
     """
     known = z.detach().abs() > torch.finfo(z.dtype).eps
     z = torch.where(known, z, 1)

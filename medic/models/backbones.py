@@ -1,4 +1,4 @@
-"""Backbones by name: ours, or any of timm's."""
+"""Built-in backbones and timm models, by name."""
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -29,14 +29,14 @@ from medic.utils.pixels import normalised
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """The conversion of pixels in [0, 1] to inputs: resized to `size` × `size`, then (x - mean) / std per channel."""
+    """Conversion of pixels in [0, 1] to inputs: resize to `size` × `size`, then (x - mean) / std per channel."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
     size: int
 
     def __call__(self, pixels: Tensor) -> Tensor:
-        """Resize float pixels (N, C, H, W) if needed, and normalise them."""
+        """Resize float pixels of shape (N, C, H, W) if needed, and normalise them."""
         if pixels.shape[2:] != (self.size, self.size):
             pixels = functional.interpolate(pixels, (self.size, self.size), mode="bilinear", antialias=True)
         return normalised(pixels, self.mean, self.std)
@@ -51,15 +51,15 @@ OURS: dict[str, tuple[Callable[[int], nn.Module], Preprocessing]] = {
     "mnist-cnn": (lambda size: MnistCnn(), UNCHANGED),
     "gfnet_h_ti": (lambda size: GFNet(image_size=size), IMAGENET),
 }
-"""Our own backbones: a function of the image size in pixels, and the preprocessing."""
+"""Built-in backbones by name: a function that builds one for an image size in pixels, and its preprocessing."""
 
 COMMON = (
     "resnet18", "resnet34", "resnet50", "vit_tiny_patch16_224", "vit_small_patch16_224", "vit_base_patch16_224",
     "resnet101", "resnet152", "convnext_tiny", "efficientnet_b0", "densenet121", "swin_tiny_patch4_window7_224",
 )  # fmt: skip
-"""Common timm models, in the order in which weights are compared with them to suggest a backbone."""
+"""Common timm models, in the order in which they are tried to suggest a backbone for weights."""
 FITS = 0.9
-"""Share of common tensors above which weights are said to fit a backbone."""
+"""Minimum fraction of matching tensors for which weights are said to match a backbone."""
 
 
 @dataclass(frozen=True)
@@ -72,16 +72,16 @@ class Backbone:
 
 
 OWN = "own"
-"""The value of `pool` for a backbone's own pooling."""
+"""Value of `pool` that keeps the backbone's own pooling."""
 POOLS = (OWN, "token", "avg", "max", "avgmax")
-"""The values of `pool`, which are timm's."""
+"""Values of `pool`. All but the first are timm's names."""
 
 
 def create_backbone(name: str, weights: Path | None = None, size: int | None = None, pool: str = OWN) -> Backbone:
-    """Make a backbone: `convnet`, `mnist-cnn`, `gfnet_h_ti`, or any model of timm; `weights` is a local file.
+    """Create a backbone: `convnet`, `mnist-cnn`, `gfnet_h_ti` or any timm model.
 
-    `size` is the side of the images in pixels (default: `native_size`). Networks that depend on it are made for it, and
-    their weights resampled. `pool` replaces the pooling of the last map or tokens in a model of timm.
+    `weights` is a local file. `size` is the image side in pixels (default: `native_size`). Networks with a fixed image
+    size are built for `size`, and their weights are resampled. `pool` replaces the final pooling of a timm model.
     """
     size = size or native_size(name)
     if name in OURS:
@@ -92,13 +92,13 @@ def create_backbone(name: str, weights: Path | None = None, size: int | None = N
         backbone = _from_timm(name, size)
     if weights is not None:
         load_weights(backbone.module, weights, size if is_sized(name) else None)
-    if pool != OWN:  # after the weights, which include those of the pooling that is replaced
+    if pool != OWN:  # after loading, because the weights may include the original pooling
         _set_pool(backbone.module, name, pool)
     return replace(backbone, preprocessing=replace(backbone.preprocessing, size=size))
 
 
 def native_size(name: str) -> int:
-    """Return the side in pixels of the images that a backbone was designed for."""
+    """Return the image side in pixels that a backbone was designed for."""
     if name in OURS:
         return OURS[name][1].size
     config = import_timm(name).get_pretrained_cfg(name)
@@ -106,14 +106,14 @@ def native_size(name: str) -> int:
 
 
 def is_sized(name: str) -> bool:
-    """Whether a backbone of timm is made for one image size, as most transformers are."""
+    """Return whether a timm model has a fixed image size, like most transformers."""
     config = None if name in OURS else import_timm(name).get_pretrained_cfg(name)
     return config is not None and bool(config.fixed_input_size)
 
 
 @cache
 def has_batch_norm(name: str, size: int | None = None) -> bool:
-    """Whether a backbone has batch-norm layers; models of timm are built on the meta device."""
+    """Return whether a backbone has batch-norm layers. timm models are built on the meta device, without memory."""
     with torch.random.fork_rng(devices=[]), nullcontext() if name in OURS else torch.device("meta"):
         module = create_backbone(name, size=size).module
     return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules())
@@ -125,7 +125,7 @@ def _from_timm(name: str, size: int) -> Backbone:
         module = _resized(timm, name, size)
     else:
         module = timm.create_model(name, pretrained=False, num_classes=0)
-    # Some networks keep a layer between pooling and classifier, of width head_hidden_size.
+    # Some networks keep a hidden layer between pooling and classifier.
     features = int(getattr(module, "head_hidden_size", None) or module.num_features)  # type: ignore[arg-type]
     config: dict[str, Any] = module.pretrained_cfg  # type: ignore[assignment]
     preprocessing = Preprocessing(tuple(config["mean"]), tuple(config["std"]), config["input_size"][-1])
@@ -133,66 +133,68 @@ def _from_timm(name: str, size: int) -> Backbone:
 
 
 def _set_pool(module: nn.Module, name: str, pool: str) -> None:
-    """Replace the pooling of a model of timm by another that needs no weights."""
+    """Replace the pooling of a timm model with a pooling that has no weights."""
     try:
         if pool == "token" and getattr(module, "num_prefix_tokens", 0) == 0:
-            raise ValueError("it has no class token")
+            raise ValueError("the model has no class token")
         module.reset_classifier(0, pool)  # type: ignore[operator]
     except (AttributeError, TypeError, ValueError, AssertionError) as error:
         raise MedicError(
-            f"backbone {name!r} cannot have pool {pool!r} ({first_line(error)}): leave out --pool"
+            f"backbone {name!r} does not support pool {pool!r} ({first_line(error)}): omit --pool"
         ) from error
 
 
 def _resized(timm: Any, name: str, size: int) -> nn.Module:
-    """Make a model of timm for another image size than its own, and check that it takes such images."""
-    refused = f"backbone {name!r} cannot be made for images of {size} px"
+    """Create a timm model for a non-native image size, and check that it accepts such images."""
+    refused = f"backbone {name!r} does not support images of {size} px"
     try:
         module: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, img_size=size)
         patches = (part.patch_size for part in module.modules() if isinstance(part, timm.layers.PatchEmbed))
         patch = max(next(patches, (1,)))
         if size % patch:  # timm would ignore the pixels beyond the last whole patch
             nearest = patch * max(1, round(size / patch))
-            raise MedicError(f"{refused}, not a multiple of its patches of {patch} px: use --image-size {nearest}")
+            raise MedicError(
+                f"{refused}, which is not a multiple of its {patch} px patches: use --image-size {nearest}"
+            )
         with torch.no_grad():
             module.eval()(torch.zeros(1, 3, size, size))
     except MedicError:
         raise
-    except Exception as error:  # timm raises any type
-        way = f"use --image-size {native_size(name)}, its own"
+    except Exception as error:  # timm raises many exception types
+        way = f"use its native --image-size {native_size(name)}"
         raise MedicError(f"{refused} ({first_line(error)}): {way}") from error
     return module.train()
 
 
 @cache
 def import_timm(name: str) -> Any:
-    """Import timm, which takes seconds, and check that it has a model; a search of its names takes 15 ms."""
-    if len(name) > LONGEST_NAME:  # timm makes a pattern of it
-        raise MedicError(f"unknown backbone {name[:20]!r}…, choose {', '.join(OURS)} or a model of timm")
+    """Import timm and check that it has a model of this name. The result is cached: the import takes seconds."""
+    if len(name) > LONGEST_NAME:  # timm compiles the name to a pattern
+        raise MedicError(f"unknown backbone {name[:20]!r}…: choose {', '.join(OURS)} or a timm model")
     _torchvision.ensure()
     import timm
 
     tagged = timm.list_models(f"{name.partition('.')[0]}.*", include_tags=True)
     if not timm.is_model(name) or ("." in name and name not in tagged):
         nearest = closest(name, [*OURS, *(tagged or timm.list_models())])
-        hint = f"did you mean {nearest!r}?" if nearest else f"choose {', '.join(OURS)} or a model of timm"
-        raise MedicError(f"unknown backbone {name!r}, {hint}")
+        hint = f"did you mean {nearest!r}?" if nearest else f"choose {', '.join(OURS)} or a timm model"
+        raise MedicError(f"unknown backbone {name!r}: {hint}")
     return timm
 
 
 def load_weights(module: nn.Module, path: Path, size: int | None = None) -> None:
-    """Load a file of weights into a backbone; every tensor must be present, a classifier's may be left over.
+    """Load a weights file into a backbone. The file must contain every tensor; classifier tensors are ignored.
 
-    `size` is the image size of a model of timm that is made for one; tensors of another size are resampled to it.
+    `size` is the image size of a timm model with a fixed image size. Tensors for another size are resampled to it.
     """
-    # Prefixes of our own runs, and of models wrapped for several GPUs.
+    # Prefixes of medic runs, and of models wrapped for several GPUs.
     state = {key.removeprefix("module.").removeprefix("backbone."): v for key, v in read_tensors(path).items()}
     expected = module.state_dict()
-    for key, tensor in expected.items():  # first of all, because a GFNet's are resized
+    for key, tensor in expected.items():  # before anything else, because GFNet tensors are resized below
         if key in state and tensor.is_floating_point() and not state[key].is_floating_point():
-            raise MedicError(f"weights {path} have {key!r} as {state[key].dtype}: save them in floating point")
-    if path.suffix == ".safetensors" and is_torchvision(state):  # which sort their tensors
-        raise MedicError(f"weights {path} are torchvision's, which are matched by order: give its .pth file")
+            raise MedicError(f"weights {path} store {key!r} as {state[key].dtype}: save them in floating point")
+    if path.suffix == ".safetensors" and is_torchvision(state):  # the format sorts tensors by name
+        raise MedicError(f"weights {path} are torchvision's, but .safetensors changes their order: use the .pth file")
     state = translate(module, state)
     for key, tensor in expected.items():
         if key in state and state[key].ndim != tensor.ndim:
@@ -200,7 +202,9 @@ def load_weights(module: nn.Module, path: Path, size: int | None = None) -> None
     if isinstance(module, GFNet):
         state = load_official(state, module.image_size)
     if missing := missing_tensors(state, expected):
-        lacking = f"weights {path} lack {counted(len(missing), 'tensor')} of this backbone, such as {missing[0]!r}"
+        lacking = (
+            f"weights {path} are missing {counted(len(missing), 'tensor')} of this backbone, such as {missing[0]!r}"
+        )
         raise MedicError(f"{lacking}: {_fitting(state)}")
     if size is not None:
         state |= resample(module, state)
@@ -208,31 +212,31 @@ def load_weights(module: nn.Module, path: Path, size: int | None = None) -> None
         if key in state and state[key].shape != tensor.shape:
             raise _misshapen(path, key, state, tensor, size)
     if extra := extra_tensors(state, expected):
-        raise MedicError(f"weights {path} have {extra[0]!r}, which this backbone lacks: {_fitting(state)}")
-    # Weights may be in half precision; the module keeps its own.
+        raise MedicError(f"weights {path} contain {extra[0]!r}, which this backbone lacks: {_fitting(state)}")
+    # Weights may be in half precision. The module keeps its own precision.
     module.load_state_dict({key: state[key] for key in expected if key in state}, strict=False)
 
 
 def _misshapen(
     path: Path, key: str, state: Mapping[str, Tensor], expected: Tensor, size: int | None = None
 ) -> MedicError:
-    shapes = f"{tuple(state[key].shape)} instead of {tuple(expected.shape)}"
-    other = "" if size is None else f", or leave out --image-size {size}"
-    return MedicError(f"weights {path} have {key!r} in the shape {shapes}: {_fitting(state)}{other}")
+    shapes = f"{tuple(state[key].shape)}, expected {tuple(expected.shape)}"
+    other = "" if size is None else f", or omit --image-size {size}"
+    return MedicError(f"tensor {key!r} in weights {path} has shape {shapes}: {_fitting(state)}{other}")
 
 
 def _fitting(state: Mapping[str, Tensor]) -> str:
-    """Return a hint for weights of another backbone: the known backbone with the same tensors, if there is one."""
+    """Return a hint for mismatched weights: the backbone they match, if it is a common one."""
     tensors = {(key, tensor.shape) for key, tensor in state.items() if not key.startswith(CLASSIFIERS)}
     for name in (*OURS, *COMMON):
         expected = _shapes(name)
         if len(tensors & expected) >= FITS * len(tensors | expected):
-            return f"they fit --backbone {name}"
-    return "they belong to another backbone, give its name with --backbone"
+            return f"they match --backbone {name}"
+    return "they belong to a different backbone; select it with --backbone"
 
 
 @cache
 def _shapes(name: str) -> frozenset[tuple[str, torch.Size]]:
     """Return the names and shapes of a backbone's tensors."""
-    with torch.device("meta"):  # without memory
+    with torch.device("meta"):  # allocates no memory
         return frozenset((key, tensor.shape) for key, tensor in create_backbone(name).module.state_dict().items())

@@ -13,14 +13,14 @@ from medic.utils.modules import freeze_norms
 from medic.utils.outputs import LinearHead, Output
 
 Norms = Literal["trained", "frozen"]
-"""The policy for batch-norm statistics in training."""
+"""Policy for batch-norm statistics during training."""
 
 
 class Scaling(nn.Module):
-    """Features (N, F) minus their mean, divided by one number, so that their mean variance is 1.
+    """A layer that centres features and divides them by one number, so that their mean variance is 1.
 
-    One number for all features keeps the ratios between them: a deviation for each would make noise of the features
-    that hardly vary as large as the others. It leaves features as they are until it is fitted.
+    Dividing all features by the same number keeps their ratios. A separate deviation per feature would amplify the
+    noise in features that hardly vary. Before `fit`, the layer returns features unchanged.
     """
 
     def __init__(self, features: int) -> None:
@@ -31,22 +31,22 @@ class Scaling(nn.Module):
         self.deviation: Tensor
 
     def fit(self, features: Tensor) -> None:
-        """Take the mean and the deviation from features (N, F)."""
+        """Compute the mean and the deviation from features of shape (N, F)."""
         exact = features.double()
         self.mean.copy_(exact.mean(0))
         self.deviation.copy_(exact.var(0, correction=0).mean().sqrt().clamp(min=1e-6))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Centre and scale features (N, F)."""
+        """Centre and scale features of shape (N, F)."""
         return (features - self.mean) / self.deviation
 
 
 class Classifier(nn.Module):
-    """A backbone and its head over C known classes.
+    """A backbone with a head over C known classes.
 
-    `head` is a class, or the name of one: `close` (C closed-set outputs), `separate` (2C one-vs-all outputs beside
-    them), `shared` (one-vs-all outputs whose positive channel serves as closed-set logits), or that of a system, once
-    `medic.systems` is imported. With `scaled`, the head reads centred and scaled features.
+    `head` is a `Head` class or its name: `close` (C closed-set logits), `separate` (C closed-set and 2C one-vs-all
+    logits), `shared` (2C one-vs-all logits whose positive channel serves as closed-set logits), or the head of a
+    system, once `medic.systems` is imported. With `scaled`, features are centred and scaled before the head.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Classifier(nn.Module):
         self.backbone = backbone.module
         self.classes, self.features = classes, backbone.features
         self.norms: Norms = "trained"
-        self._tapped: tuple[Stage, ...] = ()  # in tuples, so that their weights are not registered twice
+        self._tapped: tuple[Stage, ...] = ()  # tuples, so that torch does not register their weights twice
         self._last: tuple[Stage, ...] = ()
         self._tap_always = False
         make = HEADS[check_choice("head", head, HEADS)] if isinstance(head, str) else head
@@ -66,7 +66,10 @@ class Classifier(nn.Module):
         self.head = make(self._last[0].channels if self._last else backbone.features, classes)
 
     def forward(self, x: Tensor) -> Output:
-        """Map inputs (N, …) to the head's outputs for their features (N, F), or for their last map (N, C_s, H, W)."""
+        """Compute the head's outputs for inputs of shape (N, …).
+
+        The head reads features of shape (N, F), or the last feature map, of shape (N, C_s, H, W).
+        """
         tapped = self._tapped if self._tap_always or torch.is_grad_enabled() else ()
         with collected((*tapped, *self._last)) as maps:
             features = self.backbone(x)
@@ -76,25 +79,25 @@ class Classifier(nn.Module):
         return output._replace(stages=tuple(maps)) if tapped else output
 
     def classify(self, features: Tensor) -> Output:
-        """Return the outputs of the head for features (N, F), as an `Output` has them."""
-        with torch.autocast(features.device.type, enabled=False):  # cheap, and confidences need full precision
+        """Return the head's outputs for features of shape (N, F)."""
+        with torch.autocast(features.device.type, enabled=False):  # cheap, and confidences require full precision
             return Output.of(self.head(features.to(next(self.head.parameters()).dtype)))
 
     def linear_head(self) -> LinearHead | None:
-        """Return the weights of the closed-set logits, or None if these are not linear in the head's features."""
+        """Return the weights of the closed-set logits, or None if the logits are not linear in the features."""
         return self.head.linear()
 
     def tap(self, always: bool = False) -> tuple[int, ...]:
-        """Return the maps of the backbone's stem and stages with the outputs from now on; returns their channels.
+        """Add the feature maps of the stem and stages to future outputs, and return their numbers of channels.
 
-        Maps are large, so that only differentiated passes return them, or `always` every pass.
+        Maps are large, so only passes with gradients return them. With `always`, every pass returns them.
         """
         stem, stages = find_stages(self.backbone)
         self._tapped, self._tap_always = (() if stem is None else (stem,)) + stages, always
         return tuple(stage.channels for stage in self._tapped)
 
     def train(self, mode: bool = True) -> "Classifier":
-        """Set the mode of all layers; frozen batch norm stays in evaluation mode, its scale and shift are trained."""
+        """Set the mode of all layers. Frozen batch norm stays in evaluation mode but trains its scale and shift."""
         super().train(mode)
         if self.norms == "frozen":
             freeze_norms(self)
@@ -105,5 +108,5 @@ class Classifier(nn.Module):
         return list(self.backbone.parameters())
 
     def heads(self) -> list[nn.Parameter]:
-        """Return the parameters of the head, for a separate rate."""
+        """Return the parameters of the head, which may have a separate learning rate."""
         return list(self.head.parameters())

@@ -1,4 +1,4 @@
-"""Several networks as one model."""
+"""A model that averages several networks."""
 
 import math
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from medic.utils.outputs import Output
 
 
 class Ensemble(nn.Module):
-    """Classifiers over the same C known classes, whose softmax is averaged.
+    """An ensemble that averages the softmax of several classifiers over the same C known classes.
 
-    Features are those of all networks side by side. Outputs other than closed-set logits are dropped.
+    It concatenates the features of all networks. Outputs other than features and closed-set logits are dropped.
     """
 
     def __init__(self, networks: Sequence[Classifier]) -> None:
@@ -25,11 +25,11 @@ class Ensemble(nn.Module):
         self.features = sum(network.features for network in networks)
 
     def forward(self, x: Tensor) -> Output:
-        """Map inputs (N, …) to the joint outputs."""
+        """Compute the combined outputs for inputs of shape (N, …)."""
         return _joined([network(x) for network in self.networks])
 
     def classify(self, features: Tensor) -> Output:
-        """Return the joint outputs of the heads for features (N, F), those of all networks side by side."""
+        """Return the combined outputs of all heads for features of shape (N, F), concatenated over the networks."""
         own = features.split([network.features for network in self.networks], dim=1)
         return _joined([network.classify(part) for network, part in zip(self.networks, own, strict=True)])
 
@@ -38,12 +38,12 @@ class Ensemble(nn.Module):
         return [parameter for network in self.networks for parameter in network.body()]
 
     def heads(self) -> list[nn.Parameter]:
-        """Return the parameters of all heads, for a separate rate."""
+        """Return the parameters of all heads, which may have a separate learning rate."""
         return [parameter for network in self.networks for parameter in network.heads()]
 
     @property
     def norms(self) -> Norms:
-        """The policy for batch-norm statistics in training, the same for all networks."""
+        """Policy for batch-norm statistics during training, the same for all networks."""
         return self.networks[0].norms
 
     @norms.setter
@@ -53,10 +53,10 @@ class Ensemble(nn.Module):
 
 
 def _joined(outputs: Sequence[Output]) -> Output:
-    """Return logits z with softmax z = mean_m softmax z_m, and features side by side.
+    """Return logits z with softmax z = mean_m softmax z_m, and concatenated features.
 
-    A softmax leaves a constant per sample open: log Σ exp z is set to the mean of log Σ exp z_m, so that energies keep
-    their meaning and a single network is unchanged.
+    The softmax determines z up to a constant per sample. The constant is chosen so that log Σ exp z is the mean of
+    log Σ exp z_m. This keeps energies meaningful and leaves a single network unchanged.
     """
     logits = torch.stack([output.logits for output in outputs])
     log_mean = logits.log_softmax(2).logsumexp(0) - math.log(len(outputs))
@@ -65,6 +65,6 @@ def _joined(outputs: Sequence[Output]) -> Output:
 
 
 def assemble(backbones: Sequence[Backbone], classes: int, head: str, scaled: bool = False) -> Classifier | Ensemble:
-    """Make a model over C classes from one backbone or several, each with its own head."""
+    """Build a model from one or several backbones, each with its own head."""
     networks = [Classifier(backbone, classes, head, scaled) for backbone in backbones]
     return networks[0] if len(networks) == 1 else Ensemble(networks)

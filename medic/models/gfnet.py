@@ -1,4 +1,4 @@
-"""GFNet: a hierarchical network that mixes positions by learned filters in the frequency domain (Rao et al. 2021)."""
+"""GFNet: a hierarchical network that mixes positions with learned frequency filters (Rao et al. 2021)."""
 
 import re
 from collections import OrderedDict
@@ -13,14 +13,14 @@ from torch.nn import functional
 from medic.errors import MedicError
 
 PATCH = 4
-"""The side in pixels of one position of the first stage; every later stage halves the grid."""
+"""Patch side in pixels in the first stage. Every later stage halves the grid."""
 
 
 class GFNet(nn.Module):
-    """Stages of blocks over grids of positions; the defaults are GFNet-H-Ti, with 14,572,096 parameters.
+    """A hierarchical GFNet. The defaults build GFNet-H-Ti, with 14,572,096 parameters.
 
-    Maps (B, 3, image_size, image_size) to the average over the positions of the last grid, (B, dims[-1]). The state
-    dict has the official names, without `head`.
+    Maps images of shape (B, 3, image_size, image_size) to features of shape (B, dims[-1]), averaged over the positions
+    of the last grid. The state dict uses the official names, without `head`.
     """
 
     def __init__(
@@ -31,22 +31,22 @@ class GFNet(nn.Module):
         drop_path: float = 0.1,
         image_size: int = 224,
     ) -> None:
-        """Make a network of `depths` blocks of `dims` channels in its stages.
+        """Build the network. `depths` and `dims` are the numbers of blocks and channels per stage.
 
-        `layer_scale` is the initial scale of the residuals, and `drop_path` the rate at which the last block is skipped
-        in training; it grows linearly from 0 for the first.
+        `layer_scale` is the initial scale of the residuals. `drop_path` is the probability that training skips the last
+        block. It grows linearly from 0 at the first block.
         """
         super().__init__()
         step = PATCH * 2 ** (len(dims) - 1)
         if image_size < step or image_size % step:
             nearest = step * max(1, round(image_size / step))
-            wrong = f"this GFNet needs an image size that is a multiple of {step}, not {image_size}"
+            wrong = f"the image size for this GFNet must be a multiple of {step}, got {image_size}"
             raise MedicError(f"{wrong}: use --image-size {nearest}")
         self.image_size, self.num_features = image_size, dims[-1]
         grid = image_size // PATCH
         self.pos_embed = nn.Parameter(torch.empty(1, grid * grid, dims[0]))
         nn.init.trunc_normal_(self.pos_embed, std=0.02)
-        sides = (PATCH, *(2,) * (len(dims) - 1))  # in positions of the grid before, or in pixels
+        sides = (PATCH, *(2,) * (len(dims) - 1))  # in pixels, then in positions of the previous grid
         self.patch_embed = nn.ModuleList(
             nn.Sequential(OrderedDict(proj=nn.Conv2d(before, dim, side, stride=side)))
             for before, dim, side in zip((3, *dims[:-1]), dims, sides, strict=True)
@@ -59,10 +59,10 @@ class GFNet(nn.Module):
         self.norm = nn.LayerNorm(dims[-1], eps=1e-6)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map images (B, 3, image_size, image_size) to features (B, dims[-1])."""
+        """Map images of shape (B, 3, image_size, image_size) to features of shape (B, dims[-1])."""
         if x.shape[-2:] != (self.image_size, self.image_size):
             size = self.image_size
-            raise ValueError(f"this GFNet takes images of {size}x{size} pixels, not {x.shape[-2]}x{x.shape[-1]}")
+            raise ValueError(f"this GFNet requires images of {size}x{size} pixels, got {x.shape[-2]}x{x.shape[-1]}")
         x = x.permute(0, 2, 3, 1)
         for stage, (patches, blocks) in enumerate(zip(self.patch_embed, self.blocks, strict=True)):
             x = patches(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
@@ -75,23 +75,23 @@ class GFNet(nn.Module):
 
 
 class GlobalFilter(nn.Module):
-    """A product with a learned filter in the frequency domain: a circular convolution over the whole grid.
+    """A learned filter in the frequency domain, equivalent to a circular convolution over the whole grid.
 
-    Maps (B, h, h, C) to the same shape. `perturb`, if set, changes the complex spectrum (B, h, h // 2 + 1, C) before
-    the product, in training only.
+    Maps a grid of shape (B, h, h, C) to the same shape. If set, `perturb` changes the complex spectrum of shape
+    (B, h, h // 2 + 1, C) before filtering, during training only.
     """
 
     perturb: Callable[[Tensor], Tensor] | None
 
     def __init__(self, dim: int, side: int) -> None:
-        """Make a filter of `dim` channels for grids of `side` × `side` positions."""
+        """Create a filter with `dim` channels for grids of `side` × `side` positions."""
         super().__init__()
         self.complex_weight = nn.Parameter(0.02 * torch.randn(side, side // 2 + 1, dim, 2))  # real, imaginary
         self.perturb = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Filter (B, h, h, C); the result is float32, also under autocast, or float64 for float64."""
-        with torch.autocast(x.device.type, enabled=False):  # bf16 has no transform, and phases need full precision
+        """Filter a grid of shape (B, h, h, C). Returns float32, even under autocast, or float64 for float64 inputs."""
+        with torch.autocast(x.device.type, enabled=False):  # torch.fft lacks bf16; phases require full precision
             x = x if x.dtype == torch.float64 else x.float()
             spectrum = torch.fft.rfft2(x, dim=(1, 2), norm="ortho")
             if self.perturb is not None and self.training:
@@ -102,16 +102,16 @@ class GlobalFilter(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Sets whole samples of a batch to 0 at some rate in training, and scales up the others to keep the mean."""
+    """Stochastic depth, which zeroes random samples during training and scales up the others to keep the mean."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         if not 0 <= rate < 1:
-            raise MedicError(f"drop path rate {rate}: give a number from 0 to below 1")
+            raise MedicError(f"drop path rate must be at least 0 and below 1, got {rate}")
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop samples of (B, …)."""
+        """Drop samples from a batch of shape (B, …)."""
         if not self.training or self.rate == 0:
             return x
         kept = x.new_empty(len(x), *(1,) * (x.ndim - 1)).bernoulli_(1 - self.rate)
@@ -119,7 +119,7 @@ class DropPath(nn.Module):
 
 
 class _Block(nn.Module):
-    """A residual block on (B, h, h, C): a filter over positions, then an MLP over channels."""
+    """A residual block on grids of shape (B, h, h, C): a filter over positions, then an MLP over channels."""
 
     def __init__(self, dim: int, side: int, layer_scale: float, drop_path: float) -> None:
         super().__init__()
@@ -145,10 +145,13 @@ def _linear(before: int, after: int) -> nn.Linear:
 
 
 def load_official(state: Mapping[str, Any], image_size: int) -> dict[str, Tensor]:
-    """Convert an official state dict, or a dict with it under `model`: without the head, resized to an image size."""
+    """Convert an official GFNet checkpoint: drop the head, and resize tensors to `image_size`.
+
+    `state` is a state dict, or a dict that contains one under the key `model`.
+    """
     state = state.get("model", state)
     if "pos_embed" not in state:
-        raise MedicError("weights lack 'pos_embed': they are not of a GFNet")
+        raise MedicError("not GFNet weights: 'pos_embed' is missing")
     converted = {key: tensor for key, tensor in state.items() if not key.startswith("head.")}
     converted["pos_embed"] = _resized_positions(state["pos_embed"], image_size // PATCH)
     for key, tensor in converted.items():
@@ -158,11 +161,11 @@ def load_official(state: Mapping[str, Any], image_size: int) -> dict[str, Tensor
 
 
 def _resized_positions(positions: Tensor, side: int) -> Tensor:
-    """Resize position embeddings (1, n², C) to another grid, (1, side², C)."""
+    """Resize position embeddings from shape (1, n², C) to (1, side², C)."""
     count = positions.shape[1]
     before = isqrt(count)
     if before * before != count:
-        raise MedicError(f"weights have {count} positions, not a square grid: they are not of a GFNet")
+        raise MedicError(f"not GFNet weights: expected a square grid of positions, got {count} positions")
     if before == side:
         return positions
     grid = positions.unflatten(1, (before, before)).permute(0, 3, 1, 2)
@@ -170,7 +173,7 @@ def _resized_positions(positions: Tensor, side: int) -> Tensor:
 
 
 def _resized_filter(weight: Tensor, side: int) -> Tensor:
-    """Resize a filter (h, h // 2 + 1, C, 2) to another grid, (side, side // 2 + 1, C, 2)."""
+    """Resize a filter from shape (h, h // 2 + 1, C, 2) to (side, side // 2 + 1, C, 2)."""
     if weight.shape[0] == side:
         return weight
     maps = weight.flatten(2).permute(2, 0, 1)[None]

@@ -1,4 +1,4 @@
-"""Heads: they turn features into outputs over C known classes."""
+"""Heads, which map features to outputs over C known classes."""
 
 from typing import ClassVar
 
@@ -7,20 +7,20 @@ from torch import Tensor, nn
 from medic.utils.outputs import LinearHead, Output
 
 HEADS: dict[str, type["Head"]] = {}
-"""Heads by name; each is made for F features, or the channels of the map that it reads, and C classes."""
+"""Head classes by name. Each takes the number of features (or of map channels) and the number of classes."""
 
 
 class Head(nn.Module):
-    """A head over C classes. A subclass registers itself by its `name` and declares what it can do."""
+    """Base class for heads over C classes. A subclass registers itself under `name` and declares its capabilities."""
 
     ova: ClassVar[bool] = False
-    """Whether it has one-vs-all outputs."""
+    """Whether the head has one-vs-all outputs."""
     unknown: ClassVar[bool] = False
-    """Whether it decides by an output for unknown."""
+    """Whether the head has an output for unknown samples and decides by it."""
     nonlinear: ClassVar[str | None] = None
-    """The reason if its logits are not linear in the features, or None."""
+    """Why the logits are not linear in the features, or None if they are linear."""
     reads_maps: ClassVar[bool] = False
-    """Whether it reads the map of the backbone's last stage instead of features."""
+    """Whether the head reads the feature map of the last backbone stage instead of features."""
 
     def __init_subclass__(cls, name: str) -> None:
         super().__init_subclass__()
@@ -30,15 +30,15 @@ class Head(nn.Module):
         super().__init__()
 
     def linear(self) -> LinearHead | None:
-        """Return the weights of the closed-set logits, or None if these are not linear in the features."""
+        """Return the weights of the closed-set logits, or None if the logits are not linear in the features."""
         return None
 
     def renew(self) -> None:
-        """Prepare the weights for the next iteration. Outside of the forward pass, which must not change weights."""
+        """Prepare the weights for the next iteration. Not part of `forward`, which must not change weights."""
 
 
 class CloseSet(Head, name="close"):
-    """C closed-set logits."""
+    """A head with C closed-set logits."""
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__(features, classes)
@@ -49,12 +49,12 @@ class CloseSet(Head, name="close"):
         return LinearHead(self.close_head.weight, self.close_head.bias)
 
     def forward(self, features: Tensor) -> Output:
-        """Return the logits of features (N, F)."""
+        """Return the logits for features of shape (N, F)."""
         return Output(self.close_head(features), features=features)
 
 
 class Separate(Head, name="separate"):
-    """C closed-set logits and 2C one-vs-all logits, from separate weights."""
+    """A head with C closed-set logits and 2C one-vs-all logits, computed from separate weights."""
 
     ova = True
 
@@ -67,13 +67,13 @@ class Separate(Head, name="separate"):
         return LinearHead(self.close_head.weight, self.close_head.bias)
 
     def forward(self, features: Tensor) -> Output:
-        """Return both logits of features (N, F)."""
+        """Return closed-set and one-vs-all logits for features of shape (N, F)."""
         logits = self.close_head(features)
         return Output(logits, self.ova_head(features).unflatten(1, (2, -1)), features)
 
 
 class Shared(Head, name="shared"):
-    """2C one-vs-all logits, whose positive channel serves as closed-set logits."""
+    """A head with 2C one-vs-all logits, whose positive channel serves as closed-set logits."""
 
     ova = True
 
@@ -87,13 +87,13 @@ class Shared(Head, name="shared"):
         return LinearHead(weight, bias)
 
     def forward(self, features: Tensor) -> Output:
-        """Return both logits of features (N, F)."""
+        """Return closed-set and one-vs-all logits for features of shape (N, F)."""
         ova = self.ova_head(features).unflatten(1, (2, -1))
         return Output(ova[:, 1], ova, features)
 
 
 def linear_layer(features: int, outputs: int) -> nn.Linear:
-    """Return a linear layer that starts near zero, as the authors' does."""
+    """Return a linear layer with weights near zero, initialised as in the authors' code."""
     layer = nn.Linear(features, outputs)
     nn.init.xavier_uniform_(layer.weight, gain=0.1)
     nn.init.zeros_(layer.bias)

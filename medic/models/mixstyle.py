@@ -1,4 +1,4 @@
-"""MixStyle (Zhou et al. 2021): styles of images, mixed inside the network."""
+"""MixStyle (Zhou et al. 2021): mix the styles of images inside the network."""
 
 from dataclasses import dataclass
 
@@ -11,15 +11,15 @@ from medic.utils.modules import DeclaredModule, evaluating
 from medic.utils.parts import hyperparameter
 
 SMALLEST = 8
-"""The least side of a map that has a style; smaller ones have too few positions for statistics."""
+"""Minimum side of a feature map to mix. Smaller maps have too few positions for statistics."""
 
 
 @dataclass(eq=False)
 class MixStyle(DeclaredModule):
-    """Mixes the channels' means and deviations of every image with those of another image of the batch, in training.
+    """A training layer that mixes each image's channel means and deviations with those of another image in the batch.
 
-    With probability `p` a call mixes, by a share from Beta(α, α) per image. Statistics are constants. It is inserted
-    behind the first `stages` stages of a backbone, but not behind the last.
+    A call mixes with probability `p`, using a share drawn from Beta(α, α) for each image. No gradient flows through the
+    statistics. The layer is inserted after the first `stages` stages of a backbone, but never after the last stage.
     """
 
     p: float = hyperparameter(0.5, most=1)
@@ -28,25 +28,25 @@ class MixStyle(DeclaredModule):
     stages: int = hyperparameter(3, least=1, on={"office-home": 2, "digits-dg": 2, "digits": 2})
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mix maps (N, C, H, W)."""
+        """Mix feature maps of shape (N, C, H, W)."""
         if not self.training or len(x) < 2 or min(x.shape[2:]) < SMALLEST:
             return x
         with torch.autocast(x.device.type, enabled=False):
-            # Whether to mix is drawn on the device too, so that a CUDA graph can hold it.
+            # The decision whether to mix is drawn on the device, so that a CUDA graph can capture it.
             share = torch._sample_dirichlet(torch.full((len(x), 2), self.alpha, device=x.device))[:, :1, None, None]
             partner = torch.rand(len(x), device=x.device).argsort()
             mixes = torch.rand((), device=x.device) < self.p
             return torch.where(mixes, mixed(x.float() if x.dtype.itemsize < 4 else x, share, partner).to(x.dtype), x)
 
     def insert(self, backbone: nn.Module, inputs: Tensor) -> None:
-        """Insert the layer behind stages of a backbone; inputs (N, C, H, W) must give a map that is large enough."""
+        """Insert the layer after backbone stages. Inputs of shape (N, C, H, W) must yield at least one map to mix."""
         stages = find_stages(backbone).stages[:-1][: self.stages]
         with collected(stages) as maps, evaluating(backbone), torch.no_grad():
             backbone(inputs)
         if all(min(feature_map.shape[2:]) < SMALLEST for feature_map in maps):
             raise MedicError(
-                f"MixStyle needs maps of at least {SMALLEST} × {SMALLEST} positions, and {type(backbone).__name__} has "
-                f"none with images of {inputs.shape[-1]} px: use a larger --image-size"
+                f"MixStyle requires feature maps of at least {SMALLEST} × {SMALLEST} positions, but the maps of "
+                f"{type(backbone).__name__} are smaller for images of {inputs.shape[-1]} px: use a larger --image-size"
             )
         for stage in stages:
             stage.module.register_forward_hook(self._mix)
@@ -58,7 +58,11 @@ class MixStyle(DeclaredModule):
 
 
 def mixed(x: Tensor, share: Tensor, partner: Tensor) -> Tensor:
-    """Mix the statistics of maps (N, C, H, W): `share` (N, 1, 1, 1) of their own, the rest of `partner` (N,)."""
+    """Mix the channel statistics of feature maps of shape (N, C, H, W).
+
+    `share`, of shape (N, 1, 1, 1), weights an image's own statistics. `partner`, of shape (N,), is the index of the
+    image that it is mixed with.
+    """
     with torch.no_grad():
         mean = x.mean((2, 3), keepdim=True)
         deviation = (x.var((2, 3), keepdim=True) + 1e-6).sqrt()

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: blocks that keep their inputs alone, and compute their activations again when needed."""
+"""Gradient checkpointing: blocks store only their inputs and recompute activations in the backward pass."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,19 +11,20 @@ from torch.utils.checkpoint import checkpoint
 from medic.errors import MedicError
 
 _RANDOM = ("p", "drop_prob", "dropout")
-"""Attributes of layers that drop some of their inputs, which hold the probability."""
+"""Attributes that hold the drop probability of layers such as dropout."""
 
 
 def recompute_blocks(backbone: nn.Module) -> None:
-    """Let the blocks of a backbone forget their activations in training. The gradients stay the same.
+    """Recompute the activations of backbone blocks in the backward pass instead of storing them.
 
-    Batch norm must not estimate statistics, because the second forward pass would move them again.
+    The gradients stay the same. Batch norm must not update its statistics, because the second forward pass would update
+    them again.
     """
     blocks = _find_blocks(backbone)
     if not blocks:
-        raise MedicError("recompute: this backbone has no blocks in a sequence: leave out --recompute")
+        raise MedicError("--recompute requires a backbone with a sequence of blocks: omit --recompute")
     for block in blocks:
-        # A CUDA graph cannot hold the state of the random generator, so it is only kept where it is needed.
+        # A CUDA graph cannot capture saving the generator state, so it is saved only for blocks with random layers.
         random = any(bool(getattr(part, name, 0)) for part in block.modules() for name in _RANDOM)
         block.forward = partial(_recomputed, block.forward, random)
 
@@ -35,7 +36,7 @@ def _recomputed(forward: Callable[..., Any], random: bool, *inputs: Any, **optio
 
 
 def _find_blocks(backbone: nn.Module) -> list[nn.Module]:
-    """Return the innermost members of sequences that have several layers: residual or transformer blocks."""
+    """Return the innermost sequence members with several layers, such as residual or transformer blocks."""
     sequences = [part for part in backbone.modules() if isinstance(part, nn.Sequential | nn.ModuleList)]
     members = [member for sequence in sequences for member in sequence if _count_layers(member) > 1]
     outer = {member for member in members if any(part in members for part in member.modules() if part is not member)}
@@ -43,5 +44,5 @@ def _find_blocks(backbone: nn.Module) -> list[nn.Module]:
 
 
 def _count_layers(module: nn.Module) -> int:
-    """Return the number of layers with weights of their own."""
+    """Return the number of layers that have weights."""
     return sum(1 for part in module.modules() if any(True for _ in part.parameters(recurse=False)))

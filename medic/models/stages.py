@@ -1,4 +1,4 @@
-"""The stages of a backbone: maps of decreasing size."""
+"""Backbone stages, whose feature maps decrease in size."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,16 +13,16 @@ OTHERS = "use a ResNet, an EfficientNet or convnet"
 
 
 class Stage(NamedTuple):
-    """A module whose output is a map (N, C, H, W), and its number C of channels."""
+    """A module that returns feature maps of shape (N, C, H, W), and its number of channels C."""
 
     module: nn.Module
     channels: int
 
     def check(self, output: Tensor) -> None:
-        """Refuse outputs that are not such maps: some networks have channels last, or no positions."""
+        """Raise an error unless the output has shape (N, C, H, W). Some networks put channels last, for example."""
         if output.dim() != 4 or output.shape[1] != self.channels:
             shape = " × ".join(map(str, output.shape[1:]))
-            raise MedicError(f"a stage of this backbone gives {shape}, not maps of {self.channels} channels: {OTHERS}")
+            raise MedicError(f"a backbone stage must return maps with {self.channels} channels, got {shape}: {OTHERS}")
 
 
 class Stages(NamedTuple):
@@ -33,7 +33,7 @@ class Stages(NamedTuple):
 
 
 def find_stages(module: nn.Module) -> Stages:
-    """Return the stages of one of our networks or of timm's convolutional ones."""
+    """Return the stages of a built-in network or a convolutional timm model."""
     own = getattr(module, "stages", None)
     if isinstance(own, nn.ModuleList) and not hasattr(module, "feature_info"):
         return Stages(None, tuple(Stage(part, int(module.channels)) for part in own))  # type: ignore[arg-type]
@@ -41,8 +41,10 @@ def find_stages(module: nn.Module) -> Stages:
     entries = list(getattr(described, "info", described) or [])
     reductions = [entry["reduction"] for entry in entries]
     if len(entries) < 2 or reductions != sorted(set(reductions)):
-        raise MedicError(f"{type(module).__name__} has no stages of maps of decreasing size: {OTHERS}")
-    # Timm's ResNets list the map before the stem's pooling; the first stage begins behind it.
+        raise MedicError(
+            f"expected a backbone whose stages shrink the feature map, got {type(module).__name__}: {OTHERS}"
+        )
+    # timm's ResNets list the map before the stem's pooling, but the first stage starts after the pooling.
     first, *others = (Stage(module.get_submodule(entry["module"]), entry["num_chs"]) for entry in entries)
     if reductions[0] >= 4:
         return Stages(None, (first, *others))
@@ -52,7 +54,7 @@ def find_stages(module: nn.Module) -> Stages:
 
 @contextmanager
 def collected(stages: Sequence[Stage]) -> Iterator[list[Tensor]]:
-    """Collect the maps of some stages, in the order in which the forward pass inside computes them."""
+    """Collect the feature maps of stages during a forward pass, in the order of computation."""
     maps: list[Tensor] = []
 
     def keep(stage: Stage, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Training a part of a backbone: its last blocks, its normalisation layers, or low-rank adapters."""
+"""Partial fine-tuning of a backbone: its last blocks, its normalisation layers, or low-rank adapters."""
 
 import math
 import re
@@ -13,40 +13,40 @@ from torch.nn import functional
 from medic.errors import MedicError, counted
 
 TUNES = ("all", "last:N", "norm", "adapters", "head")
-"""The values of `--tune`."""
+"""Values of `--tune`."""
 ADAPTED = ("qkv", "q", "k", "v", "kv", "q_proj", "k_proj", "v_proj", "proj", "out_proj", "fc1", "fc2")
-"""Names of the linear layers of attention and MLPs in timm's models."""
+"""Names of the linear layers in the attention and MLP blocks of timm models."""
 
 
 @dataclass(frozen=True)
 class Tune:
-    """The part of a backbone that is trained beside the head."""
+    """The part of a backbone that is trained in addition to the head."""
 
     kind: Literal["all", "last", "norm", "adapters", "head"]
     blocks: int = 0
-    """The number N of `last:N`."""
+    """Number of blocks, the N in `last:N`."""
     rank: int = 8
-    """The rank of adapters."""
+    """Rank of the adapters."""
     alpha: float = 16.0
-    """The scale of adapters, which is divided by their rank."""
+    """Scale of the adapters, before division by their rank."""
     dropout: float = 0.0
-    """The probability that an input of an adapter is dropped."""
+    """Dropout probability for adapter inputs."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `all`, `last:N`, `norm`, `adapters` or `head`."""
+        """Parse `all`, `last:N`, `norm`, `adapters` or `head`."""
         if match := re.fullmatch(r"last:([1-9]\d{0,3})", text):
             return cls("last", int(match[1]))
         if text not in ("all", "norm", "adapters", "head"):
-            raise MedicError(f"tune is {text!r}: give {', '.join(TUNES[:-1])} or {TUNES[-1]}")
+            raise MedicError(f"tune must be {', '.join(TUNES[:-1])} or {TUNES[-1]}, got {text!r}")
         return cls(text)  # type: ignore[arg-type]
 
 
 class LowRank(nn.Linear):
-    """A linear layer with a low-rank adapter: W x + b + (alpha / rank) · B A dropout(x), of which A and B are trained.
+    """A linear layer with a low-rank adapter: W x + b + (alpha / rank) · B A dropout(x). Only A and B are trained.
 
-    Its weight and bias keep their names, so that the layer takes the weights of a plain one. B starts at zero, so that
-    training starts at the pretrained network.
+    The weight and the bias keep their names, so that the layer can load the weights of a plain linear layer. B starts
+    at zero, so that training starts from the pretrained network.
     """
 
     def __init__(self, layer: nn.Linear, rank: int, alpha: float, dropout: float) -> None:
@@ -57,20 +57,20 @@ class LowRank(nn.Linear):
         like: dict[str, Any] = {"device": layer.weight.device, "dtype": layer.weight.dtype}
         self.lora_a = nn.Parameter(torch.empty(rank, layer.in_features, **like))
         self.lora_b = nn.Parameter(torch.zeros(layer.out_features, rank, **like))
-        nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))  # the initialisation of nn.Linear
+        nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))  # as nn.Linear does
         self.train(layer.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map features (…, in_features) to (…, out_features)."""
+        """Map features of shape (…, in_features) to shape (…, out_features)."""
         inside = functional.dropout(x, self.dropout, self.training) if self.dropout else x
         low = functional.linear(functional.linear(inside, self.lora_a), self.lora_b)
         return functional.linear(x, self.weight, self.bias) + self.scale * low
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
-        """Return a plain layer that computes the same."""
+        """Return an equivalent plain linear layer."""
         layer = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
-        # In double precision, so that a product of small numbers is not rounded before it is added.
+        # Double precision avoids rounding the small product before it is added to the weight.
         product = self.lora_b.double() @ self.lora_a.double()
         layer.weight = nn.Parameter((self.weight.double() + self.scale * product).to(self.weight.dtype))
         layer.bias = self.bias
@@ -78,29 +78,29 @@ class LowRank(nn.Linear):
 
 
 def tune_backbone(backbone: nn.Module, tune: Tune) -> None:
-    """Leave only the parameters that `tune` names trainable, and insert adapters if it asks for them."""
+    """Freeze all parameters except those selected by `tune`. Inserts adapters if `tune` requests them."""
     if tune.kind == "all":
         return
     backbone.requires_grad_(False)
     if tune.kind == "adapters":
         _insert_adapters(backbone, tune)
     elif tune.kind == "norm":
-        # By name, because networks define their own, such as timm's RmsNorm.
+        # Matched by name, because networks define their own classes, such as timm's RmsNorm.
         parts = [part for part in backbone.modules() if "norm" in type(part).__name__.lower()]
         norms = [parameter for part in parts for parameter in part.parameters(recurse=False)]
         if not norms:
-            raise MedicError("tune 'norm': this backbone has no normalisation layer with parameters: use --tune last:1")
+            raise MedicError("tune 'norm' requires a backbone with trainable normalisation layers: use --tune last:1")
         _train(norms)
     elif tune.kind == "last":
         blocks = find_blocks(backbone)
         if tune.blocks >= len(blocks):
-            has = f"this backbone has {counted(len(blocks) - 1, 'block')} after its stem"
-            raise MedicError(f"tune 'last:{tune.blocks}': {has}; use --tune all, or a smaller number")
+            has = f"this backbone has only {counted(len(blocks) - 1, 'block')} after its stem"
+            raise MedicError(f"tune 'last:{tune.blocks}': {has}; use --tune all or a smaller number")
         _train(parameter for block in blocks[-tune.blocks :] for parameter in block)
 
 
 def _insert_adapters(backbone: nn.Module, tune: Tune) -> None:
-    """Replace the linear layers of attention and MLPs by layers with adapters."""
+    """Replace the linear layers in attention and MLP blocks with adapter layers."""
     layers = [
         (part, name, layer)
         for part in backbone.modules()
@@ -109,15 +109,15 @@ def _insert_adapters(backbone: nn.Module, tune: Tune) -> None:
     ]
     if not layers:
         raise MedicError(
-            "tune 'adapters': this backbone has no linear layers of attention or MLPs, as transformers have them; use "
-            "--tune norm or last:N"
+            "tune 'adapters' requires a backbone with linear layers in attention or MLP blocks, such as a transformer: "
+            "use --tune norm or last:N"
         )
     for part, name, layer in layers:
         setattr(part, name, LowRank(layer, tune.rank, tune.alpha, tune.dropout))
 
 
 def merge_adapters(model: nn.Module) -> None:
-    """Replace layers with adapters by plain layers that compute the same; their weights are then trainable."""
+    """Replace adapter layers with equivalent plain layers, whose weights are trainable."""
     for part in list(model.modules()):
         for name, layer in part.named_children():
             if isinstance(layer, LowRank):
@@ -125,9 +125,10 @@ def merge_adapters(model: nn.Module) -> None:
 
 
 def find_blocks(backbone: nn.Module) -> list[list[nn.Parameter]]:
-    """Return the parameters of a backbone by depth: the stem, then every block.
+    """Return the parameters of a backbone by depth: the stem first, then every block.
 
-    Blocks are those of timm, such as residual and transformer blocks. In other networks they are the direct children.
+    timm models define their own blocks, such as residual and transformer blocks. In other networks, every direct child
+    is a block.
     """
     parameters = dict(backbone.named_parameters())
     if callable(matcher := getattr(backbone, "group_matcher", None)):
@@ -141,7 +142,7 @@ def find_blocks(backbone: nn.Module) -> list[list[nn.Parameter]]:
             names.append([f"{child}.{name}" for name, _ in part.named_parameters()])
     blocks = [[parameters[name] for name in group if name in parameters] for group in names]
     blocks = [block for block in blocks if block]
-    # A final norm belongs to the last block.
+    # Count a final norm as part of the last block.
     if len(blocks) > 1 and all(parameter.ndim <= 1 for parameter in blocks[-1]):
         last = blocks.pop()
         blocks[-1] = [*blocks[-1], *last]

@@ -1,4 +1,4 @@
-"""Files of weights, and their tensors under timm's names, whichever library wrote them."""
+"""Reading weights files from several libraries, and renaming their tensors to timm's names."""
 
 import inspect
 import pickle
@@ -15,50 +15,50 @@ from torch import Tensor, nn
 from medic.errors import MedicError, first_line
 
 CLASSIFIERS = ("fc.", "classifier.", "head.", "head_dist.", "aux_head.", "close_head.", "ova_head.", "last_linear.")
-"""The prefixes of a classifier's tensors, which weights of a backbone may have."""
+"""Name prefixes of classifier tensors, which backbone weights may contain."""
 TORCHVISION = ("features.0.0.weight", "conv_proj.weight")
-"""Tensors by which torchvision's models are recognised, if their names differ from timm's."""
+"""Names that identify torchvision models whose tensor names differ from timm's."""
 SAME_AS_TORCHVISION = r"mobilenetv2|efficientnet_b\d|convnext_(tiny|small|base|large)$|vit_\w+_patch\d+_224|swin_"
-"""Models of timm that compute the same as torchvision's. Others have another padding or another epsilon."""
+"""Pattern of timm models that are equivalent to torchvision's. Others differ in padding or epsilon."""
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a state dict from safetensors, or from a torch file of tensors and containers only."""
+    """Read a state dict from a safetensors file, or from a torch file that contains only tensors and containers."""
     if not path.is_file():
-        raise MedicError(f"weights {path} {'are not a file' if path.exists() else 'do not exist'}")
+        raise MedicError(f"weights {path} {'must be a file' if path.exists() else 'not found'}")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # its message has many lines
-        raise MedicError(f"weights {path} are not a plain state dict of tensors") from error
-    except Exception as error:  # torch raises any type for a damaged file
-        raise MedicError(f"weights {path} cannot be read: {first_line(error)}") from error
+    except pickle.UnpicklingError as error:  # its own message has many lines
+        raise MedicError(f"weights {path} must be a plain state dict of tensors") from error
+    except Exception as error:  # torch raises many exception types for a damaged file
+        raise MedicError(f"could not read weights {path}: {first_line(error)}") from error
     for key in ("state_dict", "model"):
         state = state.get(key, state) if isinstance(state, dict) else state
     if not isinstance(state, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()):
-        raise MedicError(f"weights {path} are not a state dict of tensors")
+        raise MedicError(f"weights {path} must be a state dict of tensors")
     for key, tensor in state.items():
         if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
-            raise MedicError(f"weights {path} have {key!r} in a form without plain values: save dense tensors")
+            raise MedicError(f"weights {path} store {key!r} as a sparse, quantised or meta tensor: save dense tensors")
     return state
 
 
 def missing_tensors(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of the tensors that a network has and a file lacks; counters of batch norm may be missing."""
+    """Return the names of expected tensors that a file lacks. Batch-norm counters may be missing."""
     return [key for key in expected if key not in state and not key.endswith("num_batches_tracked")]
 
 
 def extra_tensors(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of the tensors that a file has and a network lacks, other than those of a classifier."""
+    """Return the names of unexpected tensors in a file, except classifier tensors."""
     return [key for key in state if key not in expected and not key.startswith(CLASSIFIERS)]
 
 
 def translate(module: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of a file by the names of a backbone, if the file is in another layout that is known.
+    """Rename the tensors of a file to the names of a backbone, if the file uses a different but known layout.
 
-    timm knows the layouts of OpenAI's CLIP, DINOv2 and others, for each family of its models. Those of torchvision are
-    recognised here. Tensors of an unknown layout keep their names.
+    timm converts OpenAI's CLIP, DINOv2 and other layouts, separately for each model family. This module converts
+    torchvision's layouts. Tensors in an unknown layout keep their names.
     """
     expected = module.state_dict()
     if not missing_tensors(state, expected) and not extra_tensors(state, expected):
@@ -73,13 +73,13 @@ def translate(module: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def is_torchvision(state: Mapping[str, Tensor]) -> bool:
-    """Return whether tensors are in a layout of torchvision that is not timm's too."""
+    """Return whether tensors use a torchvision layout that differs from timm's."""
     return any(key in state for key in TORCHVISION)
 
 
 def resample(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors that belong to another image size, such as position embeddings, as timm resamples them."""
-    # The weights of these layers do not depend on the image size: another shape is that of another network.
+    """Return the tensors that depend on the image size, such as position embeddings, resampled by timm."""
+    # These weights do not depend on the image size, so a different shape means a different network.
     layers = {name for name, part in module.named_modules() if isinstance(part, nn.Linear | nn.Conv2d)}
     expected = module.state_dict()
     changed = [
@@ -92,9 +92,9 @@ def resample(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def _filtered(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors as timm's function for weight files of this family of models has them; none if it fails.
+    """Convert tensors with timm's filter for this model family. Returns an empty dict if the filter fails.
 
-    The function renames the tensors of other libraries, and resamples those of another image size.
+    The filter renames tensors from other libraries and resamples tensors for another image size.
     """
     architecture = _architecture(module)
     if not architecture:
@@ -104,21 +104,21 @@ def _filtered(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tenso
     family: Any = inspect.getmodule(timm.models.model_entrypoint(architecture))
     try:
         return dict(family.checkpoint_filter_fn(dict(state), module))
-    except Exception:  # a family without this function, or tensors of another network
+    except Exception:  # the family has no filter, or the tensors belong to another network
         return {}
 
 
 def _architecture(module: nn.Module) -> str:
-    """Return timm's name of a network; empty for a network that is not timm's."""
+    """Return timm's name for a network, or an empty string if the network is not a timm model."""
     configuration: Any = getattr(module, "pretrained_cfg", None)
     return "" if configuration is None else str(configuration["architecture"])
 
 
 def _from_torchvision(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors of torchvision's layout by timm's names.
+    """Rename tensors from torchvision's layout to timm's names.
 
-    Both libraries have the same tensors in the same order, apart from position embeddings. So the first tensor of a
-    shape is the first one of that shape in the other library, and so on. A classifier is left over.
+    Apart from position embeddings, both libraries store the same tensors in the same order. So the n-th tensor of each
+    shape in one library is the n-th tensor of that shape in the other. Classifier tensors are left over.
     """
     by_shape: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
     for key, tensor in state.items():
@@ -132,5 +132,5 @@ def _from_torchvision(state: Mapping[str, Tensor], expected: Mapping[str, Tensor
 
 
 def _sides(tensor: Tensor) -> tuple[int, ...]:
-    """Return the shape of a tensor without sides of 1, which scales of channels have in one library only."""
+    """Return the shape of a tensor without dimensions of size 1. Channel scales have them in only one library."""
     return tuple(side for side in tensor.shape if side != 1)

@@ -1,4 +1,4 @@
-"""Objectives: the losses and penalties that training minimises, per task."""
+"""Objectives: the losses and penalties that training minimises."""
 
 from medic.objectives import penalties  # noqa: F401 registers every penalty
 from medic.objectives.auxiliary import AuxiliaryNetwork

@@ -1,4 +1,4 @@
-"""The losses of the paper, cross-entropy and one-vs-all, and the objectives made of them."""
+"""The paper's losses, cross-entropy and one-vs-all, and the objectives built from them."""
 
 import math
 from dataclasses import dataclass
@@ -13,20 +13,21 @@ from medic.utils.parts import Part
 
 
 def ce(output: Output, y: Tensor) -> Tensor:
-    """Return the cross-entropy of the closed-set logits, -log p_y, per sample (N,)."""
+    """Return the cross-entropy -log p_y of the closed-set logits, one value per sample, of shape (N,)."""
     return functional.cross_entropy(output.logits, y, reduction="none")
 
 
 @dataclass(frozen=True)
 class Ova:
-    """One-vs-all loss: each sample trains its own binary classifier and the hardest of the others.
+    """One-vs-all loss: each sample trains the binary classifier of its class and the hardest other classifier.
 
-    With q_k the positive probability of classifier k, per sample: `-scale · [log q_y + min_{j≠y} log(1 - q_j)]`.
-    The paper has scale 1, its authors' code 0.5. Computed from d_k = log q_k / (1 - q_k) as
-    `softplus(-d_y) + max_{j≠y} softplus(d_j)`, which neither overflows nor loses the gradient.
+    The loss per sample is `-scale · [log q_y + min_{j≠y} log(1 - q_j)]`, where q_k is the positive probability of
+    classifier k. The paper uses a scale of 1, the authors' code 0.5. The implementation uses the log-odds
+    d_k = log q_k / (1 - q_k) and computes `softplus(-d_y) + max_{j≠y} softplus(d_j)`, which avoids overflow and
+    vanishing gradients.
 
-    `floor` is added to the probabilities inside both logarithms. The authors' 1e-8 bounds a logarithm by 18.4, where
-    the gradient of a classifier that is entirely wrong vanishes.
+    `floor` is added to the probabilities inside both logarithms. The authors use 1e-8, which limits each logarithm to
+    18.4; a classifier that is entirely wrong then receives no gradient.
     """
 
     scale: float = 1.0
@@ -34,15 +35,15 @@ class Ova:
     needs = ("ova",)
 
     def __call__(self, output: Output, y: Tensor) -> Tensor:
-        """Return the loss per sample (N,)."""
+        """Return one loss per sample, of shape (N,)."""
         odds = output.log_odds()
         own = odds.gather(1, y[:, None]).squeeze(1)
-        # softplus increases, so the largest log-odds among the others has the largest loss. A single class has no
-        # others, and softplus(-inf) = 0.
+        # softplus is increasing, so the largest log-odds of the other classes give the largest loss. With a single
+        # class, there are no others, and softplus(-inf) = 0.
         others = odds.scatter(1, y[:, None], -torch.inf).amax(dim=1)
         logs = functional.softplus(-own), functional.softplus(others)
         if self.floor:
-            least = own.new_full((), math.log(self.floor))  # filled on the device, so that a CUDA graph can hold it
+            least = own.new_full((), math.log(self.floor))  # filled on the device, as CUDA graphs require
             logs = -torch.logaddexp(-logs[0], least), -torch.logaddexp(-logs[1], least)
         return self.scale * (logs[0] + logs[1])
 
@@ -51,7 +52,7 @@ ova = Ova()
 
 
 def acceptance(output: Output) -> Tensor:
-    """Return -(1/C) Σ_k log(1 - q_k) per sample (N,): 0 where all one-vs-all classifiers reject it."""
+    """Return -(1/C) Σ_k log(1 - q_k) per sample, of shape (N,); 0 means that every one-vs-all classifier rejects it."""
     return functional.softplus(output.log_odds()).mean(1)
 
 
@@ -63,4 +64,4 @@ OBJECTIVES: dict[str, ObjectiveKind] = {
     "ce+ova": ObjectiveKind((CE, OVA), ("separate", "shared"), "bcls"),
     "ova": ObjectiveKind((OVA,), ("shared",), "bcls"),
 }
-"""Objectives by the name that `--objective` knows them by; systems add their own."""
+"""Objectives by their `--objective` name. Systems add their own."""

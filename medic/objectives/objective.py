@@ -1,4 +1,4 @@
-"""An objective: one forward pass of a step → one risk per task, plus penalties over them."""
+"""Objectives, which compute the risk of each task in a step and add penalties."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,13 +19,13 @@ from medic.utils.parts import Part
 from medic.utils.pixels import denormalised, normalised
 
 Loss = Callable[[Output, Tensor], Tensor]
-"""Maps the outputs of N samples and their classes (N,) to one loss per sample (N,), or to their mean."""
+"""Maps the outputs of N samples and labels of shape (N,) to losses of shape (N,), or to their mean."""
 
 PenaltyFunction = Callable[[Tensor, Output, Step], Tensor]
-"""Maps the risks of a step's tasks (m,), the outputs and the step to a scalar that is added to the mean risk."""
+"""Maps task risks of shape (m,), the outputs and the step to a scalar, which is added to the mean risk."""
 
 Change = Callable[[nn.Module, Output, Step], Output]
-"""Maps the model's outputs for a step to the outputs that the losses see."""
+"""Maps the model's outputs for a step to the outputs passed to the losses."""
 
 Forward = Literal["step", "task"]
 
@@ -35,78 +35,78 @@ class Risk:
     """The risks of one step."""
 
     tasks: Tensor
-    """The mean loss of each task (m,)."""
+    """Mean loss of each task, of shape (m,)."""
     penalty: Tensor | None
-    """A scalar to be added to the mean of the task risks."""
+    """Scalar to add to the mean task risk."""
     logits: Tensor
-    """The closed-set logits (N, C), detached."""
+    """Closed-set logits of shape (N, C), detached."""
 
     @property
     def total(self) -> Tensor:
-        """The loss that an inner step descends: the sum of the task risks, with the penalty once per task."""
+        """The loss that an inner step minimises: the sum of the task risks, plus the penalty once per task."""
         total = self.tasks.sum()
         return total if self.penalty is None else total + len(self.tasks) * self.penalty
 
     def plus(self, penalty: Tensor) -> "Risk":
-        """Return the risk with a further penalty."""
+        """Return this risk with another penalty added."""
         return replace(self, penalty=penalty if self.penalty is None else self.penalty + penalty)
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The training that an objective is prepared for: the size of its steps and the form of its inputs.
+    """The step sizes and input format that an objective is prepared for.
 
-    Inputs (N, *shape) are pixels in [0, 1], normalised per channel by `mean` and `std`.
+    Inputs have shape (N, *shape). They are pixels in [0, 1], normalised per channel with `mean` and `std`.
     """
 
     tasks: int = 1
-    """Tasks of the largest step."""
+    """Number of tasks in the largest step."""
     images: int = 1
-    """Images of the largest step."""
+    """Number of images in the largest step."""
     epoch: int = 1
     """Iterations per epoch."""
     shape: tuple[int, ...] = (3, 32, 32)
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)
     std: tuple[float, ...] = (1.0, 1.0, 1.0)
     domains: int = 1
-    """The number that all domain labels of steps are below. In a run, labels of target domains do not occur."""
+    """Upper bound (exclusive) of the domain labels. Not all labels occur: a run never trains on target domains."""
 
     def to_pixels(self, inputs: Tensor) -> Tensor:
-        """Turn inputs (N, C, H, W) into pixels in [0, 1]."""
+        """Convert inputs of shape (N, C, H, W) to pixels in [0, 1]."""
         return denormalised(inputs, self.mean, self.std)
 
     def to_inputs(self, pixels: Tensor) -> Tensor:
-        """Turn pixels in [0, 1] (N, C, H, W) into inputs."""
+        """Convert pixels in [0, 1], of shape (N, C, H, W), to inputs."""
         return normalised(pixels, self.mean, self.std)
 
 
 PENALTIES: dict[str, type["Penalty"]] = {}
-"""Penalties by the name that `--penalty` knows them by."""
+"""Penalties by their `--penalty` name."""
 
 
 class Penalty(DeclaredModule):
-    """A penalty with memory in its buffers, or with its own weights in its parameters.
+    """Base class of penalties that keep state in buffers or train parameters of their own.
 
-    A subclass is a dataclass, `@dataclass(eq=False)`, whose fields are its hyperparameters; its `name` registers it.
-    Plain functions of the same signature serve as penalties too.
+    Decorate subclasses with `@dataclass(eq=False)` and declare hyperparameters as fields. The class argument `name`
+    registers the penalty. A stateless penalty can also be a plain function with the same signature.
     """
 
     fixed_order: ClassVar[bool] = False
-    """Whether it remembers tasks by position, so that an iteration must be one step with tasks in fixed order."""
+    """Whether the penalty tracks tasks by position. Each iteration must then be one step with tasks in fixed order."""
     compares_tasks: ClassVar[bool] = False
-    """Whether it compares the tasks of a step, which must then have at least two."""
+    """Whether the penalty compares tasks. Each step must then contain at least two."""
     needs_linear_head: ClassVar[bool] = False
-    """Whether it takes logits to be linear in the features."""
+    """Whether the penalty assumes that logits are linear in the features."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """What it needs beyond logits, by the names in `medic.objectives.needs`."""
+    """Requirements besides logits, as names from `medic.objectives.needs`."""
     min_samples: ClassVar[int] = 1
-    """The least number of samples of a task."""
+    """Minimum number of samples per task."""
     inspects_backbone: ClassVar[bool] = False
-    """Whether it reads images or maps inside the backbone, which can then be neither compiled nor frozen."""
+    """Whether the penalty reads images or feature maps. The backbone can then be neither compiled nor frozen."""
     lr_scale: ClassVar[float] = 1.0
-    """The learning rate of its parameters relative to the backbone's."""
+    """Learning rate of the penalty's parameters, relative to the backbone."""
     preset: ClassVar[Mapping[str, Any]] = {}
-    """Settings of a run that come with the penalty unless others are given."""
+    """Run settings that the penalty changes by default."""
 
     def __init_subclass__(cls, name: str | None = None) -> None:
         super().__init_subclass__()
@@ -114,78 +114,79 @@ class Penalty(DeclaredModule):
             PENALTIES[name] = cls
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
-        """Allocate memory and weights for a model and its steps."""
+        """Allocate buffers and parameters for a model and its steps."""
 
     @property
     def restart_step(self) -> int | None:
-        """The step before which the optimizer state is reset, because the risk changes there."""
+        """The step before which the optimizer state is reset because the risk changes, or None."""
         return None
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """Compute the penalty of a step: see `PenaltyFunction`."""
+        """Compute the penalty of a step. `PenaltyFunction` describes the arguments."""
         raise NotImplementedError
 
 
 @dataclass(eq=False)
 class Objective(DeclaredModule):
-    """The sum of some losses, averaged per task, plus penalties.
+    """The sum of one or more losses, averaged over each task, plus penalties.
 
-    `passes="step"` forwards all tasks of a step as one batch, which share batch-norm statistics; `"task"` forwards each
-    task by itself. Losses, penalties and the change of outputs that are modules keep their state here: buffers are part
-    of a checkpoint and parameters are trained with the model's. Auxiliary networks have their own optimizers.
+    `passes="step"` forwards all tasks of a step as one batch, so they share batch-norm statistics. `passes="task"`
+    forwards each task separately. `change` modifies the outputs before the losses are computed.
 
-    Systems whose loss is not a sum over tasks subclass `Objective`.
+    Losses, penalties and `change` may be modules. Checkpoints then include their buffers, and their parameters are
+    trained with the model. Auxiliary networks have their own optimizers. Systems whose loss is not a sum over tasks
+    subclass `Objective`.
     """
 
     losses: Sequence[Loss]
     penalties: Sequence[PenaltyFunction] = ()
     passes: Forward = "step"
-    # A factory leaves no class attribute, which would hide a module: nn.Module keeps modules outside of __dict__.
+    # A default value would become a class attribute and hide the module, which nn.Module stores outside __dict__.
     change: Change | None = field(default_factory=lambda: None)
 
     inspects_backbone: ClassVar[bool] = False
-    """Whether it reads images or maps inside the backbone, which can then be neither compiled nor frozen."""
+    """Whether the objective reads images or feature maps. The backbone can then be neither compiled nor frozen."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """What it needs beyond its losses' needs, by the names in `medic.objectives.needs`."""
+    """Requirements besides those of the losses, as names from `medic.objectives.needs`."""
     lr_scale: ClassVar[float] = 1.0
-    """The learning rate of its own parameters relative to the backbone's."""
+    """Learning rate of the objective's own parameters, relative to the backbone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.losses:
-            raise MedicError("an objective needs a loss: objective(ce), objective(ce, ova)")
+            raise MedicError("an objective requires at least one loss: use objective(ce) or objective(ce, ova)")
         check_choice("forward", self.passes, get_args(Forward))
         self.losses = [adapted(loss) for loss in self.losses]
         if not isinstance(self.penalties, Sequence):
-            raise MedicError(f"penalties are a {name_of(self.penalties)}: give a list, penalties=[penalty]")
+            raise MedicError(f"penalties must be a list, got {name_of(self.penalties)}: use penalties=[penalty]")
         for part, kind in (*((penalty, "penalty") for penalty in self.penalties), (self.change, "change")):
             if part is not None and (isinstance(part, type) or not callable(part)):
-                way = "make one, with ()" if isinstance(part, type) else "give a function"
-                raise MedicError(f"{kind} {part!r} is a {type(part).__name__}: {way}")
+                way = "pass an instance, not the class" if isinstance(part, type) else "pass a function"
+                raise MedicError(f"{kind} {part!r} has type {type(part).__name__}: {way}")
         modules = (part for part in (*self.losses, *self.penalties, self.change) if isinstance(part, nn.Module))
         self.parts = nn.ModuleList(modules)
 
     def forward(self, model: nn.Module, step: Step) -> Risk:
-        """Forward a step and measure it."""
+        """Forward a step and compute its risk."""
         output = self.outputs(model, step)
-        with torch.autocast(step.y.device.type, enabled=False):  # cheap, and differences need full precision
+        with torch.autocast(step.y.device.type, enabled=False):  # cheap, and differences require full precision
             if self.change is not None:
                 output = self.change(model, output, step)
             return self.penalised(self.risks(model, output, step), output, step)
 
     def outputs(self, model: nn.Module, step: Step) -> Output:
-        """Forward a step, its tasks together or one by one."""
+        """Forward the tasks of a step, together or one by one."""
         if self.passes == "step":
             return _forward(model, step)
         return Output.cat([_forward(model, task) for task in step.tasks()])
 
     def penalised(self, tasks: Tensor, output: Output, step: Step) -> Risk:
-        """Return the risk of a step from the mean losses of its tasks (m,), with the penalties."""
+        """Add the penalties to task risks of shape (m,) and return the risk of the step."""
         penalties = [penalty(tasks, output, step) for penalty in self.penalties]
         return Risk(tasks, torch.stack(penalties).sum() if penalties else None, output.logits.detach())
 
     def risks(self, model: nn.Module, output: Output, step: Step) -> Tensor:
-        """Return the risk of every task (m,) from the model's outputs for a step."""
+        """Compute the risk of each task, of shape (m,), from the model's outputs for a step."""
         try:
             loss_values = [loss(output, step.y) for loss in self.losses]
         except (IndexError, RuntimeError) as error:
@@ -194,16 +195,16 @@ class Objective(DeclaredModule):
         each = [losses for losses in loss_values if losses.dim()]
         terms = [self.average(torch.stack(each).sum(0), step)] if each else []
         for loss, losses in zip(self.losses, loss_values, strict=True):
-            if not losses.dim():  # the mean over all samples, where each task has its own
+            if not losses.dim():  # a scalar averages over the whole step: recompute it per task
                 terms.append(_task_means(loss, output, step))
         return reduce(add, terms)
 
     def average(self, losses: Tensor, step: Step) -> Tensor:
-        """Average the losses of the samples (N,) over each task: (m,)."""
+        """Average per-sample losses of shape (N,) over each task, giving shape (m,)."""
         return step.means(losses)
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
-        """Prepare the parts. Outside of `medic.train`, penalties with memory allocate it in their first step."""
+        """Prepare the penalties for a model. Some also work unprepared and allocate their buffers in the first step."""
         for penalty in self._penalties():
             penalty.prepare(model, setup)
 
@@ -213,7 +214,7 @@ class Objective(DeclaredModule):
         return tuple(part for part in self.modules() if isinstance(part, AuxiliaryNetwork))
 
     def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
-        """Return the parameters to train with the model's, each group with its rate relative to the backbone's."""
+        """Return parameters to train with the model, in groups with a learning rate relative to the backbone."""
         claimed = {parameter for network in self.auxiliary for parameter in network.parameters()}
         groups = []
         owners: list[Penalty | Objective] = [*self._penalties(), self]
@@ -225,7 +226,7 @@ class Objective(DeclaredModule):
         return groups
 
     def restart_iterations(self, steps: int) -> set[int]:
-        """Return the iterations, of so many steps each, before which the optimizer state is reset."""
+        """Return the iterations before which the optimizer state is reset. `steps`: number of steps per iteration."""
         restart_steps = {penalty.restart_step for penalty in self._penalties()}
         return {-(-step // steps) for step in restart_steps if step is not None}
 
@@ -236,16 +237,16 @@ class Objective(DeclaredModule):
 
 @dataclass(frozen=True)
 class ObjectiveKind:
-    """A kind of objective that a run can name: the losses, heads and score that belong together."""
+    """A named objective: its losses, with the heads and the score that match them."""
 
     losses: tuple[Part[Loss], ...]
     heads: tuple[str, ...]
-    """The heads that it trains, the default first."""
+    """Heads that the objective can train. The first is the default."""
     score: str
-    """The score that reads its outputs."""
+    """Default score."""
     kind: type[Objective] = Objective
     networks: Literal["one", "domain"] = "one"
-    """Whether the model is one network, or one per source domain."""
+    """Whether the model is a single network (`one`) or has one network per source domain (`domain`)."""
 
 
 def objective(
@@ -256,51 +257,51 @@ def objective(
 ) -> Objective:
     """Compose losses and penalties: `objective(ce)`, `objective(ce, ova)`, `objective(nn.CrossEntropyLoss())`.
 
-    A loss of one's own is a function of (logits, labels), or of (output, labels) with the whole `Output`. It returns
-    one loss per sample (N,), or their mean, which is then computed for every task.
+    A custom loss takes (logits, labels), or (output, labels) to receive the whole `Output`. It returns one loss per
+    sample, of shape (N,), or their mean. medic calls a loss that returns the mean once per task.
     """
     return Objective(losses, penalties, forward, change)  # type: ignore[arg-type]
 
 
 def _forward(model: nn.Module, step: Step) -> Output:
-    """Return the outputs of a model for a step; an error of the model becomes a sentence if the inputs explain it."""
+    """Forward a step. If the model fails because the inputs do not match it, raise an error that says why."""
     try:
         result = model(step.x)
     except (RuntimeError, TypeError, ValueError) as error:
         if isinstance(error, MedicError) or (reason := _mismatch(model, step.x)) is None:
             raise
-        raise MedicError(f"the model does not take these inputs: {reason} ({first_line(error)})") from error
+        raise MedicError(f"the model failed on these inputs: {reason} ({first_line(error)})") from error
     output = Output.of(result).in_full()
     output.check_logits(len(step.y))
     return output
 
 
 def _check_labels(output: Output, step: Step, error: Exception) -> None:
-    """Raise an error that names a label which is none of the model's classes, if one has led to an error on the CPU."""
+    """Raise an error that names the first out-of-range label, if there is one. Checks labels on the CPU only."""
     classes = output.logits.shape[1]
     if step.y.device.type == "cpu" and len(wrong := step.y[(step.y < 0) | (step.y >= classes)]):
         raise MedicError(
-            f"label {int(wrong[0])} is none of the model's {classes} classes, 0 to {classes - 1}: leave out unknown "
+            f"label {int(wrong[0])} is outside the model's {classes} classes, 0 to {classes - 1}: remove unknown "
             "samples, and number the classes from 0"
         ) from error
 
 
 def _mismatch(model: nn.Module, x: Tensor) -> str | None:
-    """Return the difference between the inputs and the weights of a model that explains an error, if there is one."""
+    """Describe how the inputs differ from the model's weights. Return None for a model without weights."""
     weight = next((p for p in model.parameters() if p.is_floating_point()), None)
     if weight is None:
         return None
     if x.device != weight.device:
-        return f"they are on {x.device}, the weights on {weight.device}; use x.to({str(weight.device)!r})"
+        return f"the inputs are on {x.device} and the weights on {weight.device}; use x.to({str(weight.device)!r})"
     if not x.is_floating_point():
-        return f"they are {x.dtype}; give floating-point numbers, as in x.float() / 255"
+        return f"inputs must be floating-point numbers, got {x.dtype}; use x.float() / 255"
     if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
-        return f"they are {x.dtype}, the weights {weight.dtype}; use x.to({weight.dtype})"
-    return f"they have the shape {tuple(x.shape)}"
+        return f"the inputs are {x.dtype} and the weights {weight.dtype}; use x.to({weight.dtype})"
+    return f"the inputs have shape {tuple(x.shape)}"
 
 
 def _task_means(loss: Loss, output: Output, step: Step) -> Tensor:
-    """Return the mean losses of the tasks (m,), where a loss returns the mean of the samples that it is given."""
+    """Return mean losses per task, of shape (m,), for a loss that averages over its samples."""
     parts = [output.map(lambda rows, k=k: rows.split(step.sizes)[k]) for k in range(len(step.sizes))]  # type: ignore[misc]
     means = [loss(part, task.y) for part, task in zip(parts, step.tasks(), strict=True)]
     shares = zip(means, step.sizes, step.totals or step.sizes, strict=True)
@@ -308,20 +309,20 @@ def _task_means(loss: Loss, output: Output, step: Step) -> Tensor:
 
 
 def classify(model: nn.Module, features: Tensor) -> Output:
-    """Return the outputs of a model's heads for features (N, F)."""
+    """Apply a model's heads to features of shape (N, F)."""
     heads = getattr(model, "classify", None)
     if heads is None:
-        raise MedicError(f"{type(model).__name__} needs a method classify(features) for this objective")
+        raise MedicError(f"this objective requires classify(features): add this method to {type(model).__name__}")
     return Output.of(heads(features))
 
 
 def features_of(output: Output) -> Tensor:
-    """Return the features (N, F) of an output; a model of one's own may not return them."""
+    """Return the features of an output, of shape (N, F). Raises an error if a custom model does not return them."""
     if output.features is None:
-        raise MedicError("this objective needs the features of the backbone: return Output(logits, features=features)")
+        raise MedicError("this objective requires features: make the model return Output(logits, features=features)")
     return output.features
 
 
 def split_features(output: Output, step: Step) -> list[Tensor]:
-    """Return the features (N_i, F) of every task of a step."""
+    """Return the features of each task in a step, of shape (N_i, F)."""
     return list(features_of(output).split(step.sizes))

@@ -1,4 +1,4 @@
-"""RSC, representation self-challenging (Huang et al. 2020)."""
+"""RSC: representation self-challenging (Huang et al. 2020)."""
 
 import math
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from medic.utils.parts import hyperparameter, uniform
 
 @dataclass(eq=False)
 class Rsc(DeclaredModule):
-    """Mutes the features that most support the true logit, for the samples that depend on them most.
+    """A change that mutes the features supporting the true class most, in the samples that depend on them most.
 
-    `features` and `samples` are the muted fractions. Values at the percentile are muted too, so that even a fraction
-    of 0 mutes the largest.
+    `features` and `samples` are the fractions to mute. Values equal to the percentile are muted too, so even a
+    fraction of 0 mutes the largest value.
     """
 
     features: float = hyperparameter(1 / 3, most=1, search=uniform("rsc_f_drop_factor", 0, 0.5))
@@ -26,7 +26,7 @@ class Rsc(DeclaredModule):
     needs = ("features", "classify")
 
     def forward(self, model: nn.Module, output: Output, step: Step) -> Output:
-        """Return the outputs of the heads for the features that are left."""
+        """Apply the heads to the remaining features."""
         z = features_of(output)
         with torch.enable_grad():
             leaf = z.detach().requires_grad_()
@@ -41,7 +41,7 @@ class Rsc(DeclaredModule):
 
 
 def percentile(values: Tensor, share: float) -> Tensor:
-    """Return the percentile (N, 1) of every row (N, K), interpolated between neighbours."""
+    """Return the percentile of each row, of shape (N, 1), for values of shape (N, K). Interpolates linearly."""
     ordered = values.sort(dim=1).values
     position = share * (values.shape[1] - 1)
     below = min(math.floor(position), values.shape[1] - 1)

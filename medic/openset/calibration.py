@@ -1,4 +1,4 @@
-"""Thresholds from calibration samples: with a guarantee, by what mistakes cost, or from samples without labels."""
+"""Thresholds from calibration samples: with a guarantee, by the cost of mistakes, or without labels."""
 
 import math
 from collections.abc import Iterable
@@ -15,36 +15,37 @@ from medic.utils.parts import POSITIVE, Limits, check_range
 def conformal(confidence: Values, accept: float) -> float:
     """Return the largest threshold that accepts a new known sample with a probability of at least `accept`.
 
-    It is the ⌊(1 − accept)(N + 1)⌋-th smallest of the confidences (N,) of known samples, as in split conformal
-    prediction; more than N / (N + 1) cannot be promised. The guarantee is for samples that are exchangeable with these,
-    such as further images of the same domains, and if the model does not depend on these. A new domain breaks it.
+    As in split conformal prediction, the threshold is the ⌊(1 − accept)(N + 1)⌋-th smallest of the N confidences of
+    known samples. N samples guarantee an `accept` of at most N / (N + 1). The guarantee holds for samples that are
+    exchangeable with the calibration samples, such as new images of the same domains, provided that the model was not
+    fitted on the calibration samples. It does not hold in a new domain.
     """
     check_range("calibration", Limits(0, 1, above=True, below=True), accept=accept)
     sorted_ = as_confidence(confidence).sort().values
     count = len(sorted_)
     if accept > highest_acceptance(count):
         needed = math.ceil(accept / (1 - accept) - 1e-9)
-        most = f"{count} known samples allow {highest_acceptance(count):.3f}" if count else "there is none"
-        raise MedicError(f"to accept {accept:g}, {needed:,} known samples are needed; {most}")
-    # Compared as quotients, because (1 − 0.9) · 10 is less than 1 in floating point.
+        most = f"got {count}, enough for {highest_acceptance(count):.3f}" if count else "got none"
+        raise MedicError(f"an acceptance rate of {accept:g} requires {needed:,} known samples, {most}")
+    # Compare quotients, because (1 − 0.9) · 10 is less than 1 in floating point.
     rejected = int((torch.arange(1, count + 1, dtype=torch.float64) / (count + 1) >= accept).sum())
     return float(sorted_[rejected - 1])
 
 
 def across_domains(domains: Iterable[Values], accept: float) -> float:
-    """Return the smallest of the thresholds by `conformal` of several domains, each with confidences of its own.
+    """Return the smallest `conformal` threshold over several domains. `domains` holds the confidences of each domain.
 
-    Score every source domain by a model that was not trained on it, and the threshold allows for a shift as large as
-    the largest among them.
+    If a model that was not trained on a domain scores it, for every source domain, the threshold tolerates a shift as
+    large as the largest shift between source domains.
     """
     return min(conformal(confidence, accept) for confidence in domains)
 
 
 def p_values(confidence: Values, domains: Iterable[Values]) -> Tensor:
-    """Return conformal p-values (N,): how plausible a sample is as a known one, in the domain that suits it best.
+    """Return conformal p-values of shape (N,): how plausible it is that a sample is known, in its best domain.
 
-    In a domain with confidences (M,) of known samples, it is (1 + number of them that are at most as large) / (M + 1).
-    The threshold of `across_domains` accepts exactly the samples whose p-value is above 1 − `accept`.
+    In a domain with M known samples, the p-value is (1 + m) / (M + 1), where m known samples have at most the sample's
+    confidence. The threshold of `across_domains` accepts exactly the samples with a p-value above 1 − `accept`.
     """
     values = as_confidence(confidence)
     in_domains = [
@@ -55,15 +56,16 @@ def p_values(confidence: Values, domains: Iterable[Values]) -> Tensor:
 
 
 def highest_acceptance(count: int) -> float:
-    """Return the highest acceptance rate that `conformal` can promise by so many known samples."""
+    """Return the highest acceptance rate that `conformal` can guarantee with `count` known samples."""
     return count / (count + 1)
 
 
 def best_threshold(confidence: Values, prediction: Values, label: Values, cost: float | None = None) -> float:
-    """Return the threshold with the best H-score on labelled samples, or with the least cost.
+    """Return the threshold with the best H-score on labelled samples, or with the lowest cost if `cost` is set.
 
-    An accepted unknown sample costs `cost`, and a known sample that is rejected or misnamed 1; both kinds count as
-    equally frequent: `cost · (1 − acc_u) + (1 − acc_k)` is least. Of equally good thresholds the smallest is returned.
+    Accepting an unknown sample costs `cost`. Rejecting or misclassifying a known sample costs 1. Known and unknown
+    samples count as equally frequent, so the threshold minimises `cost · (1 − acc_u) + (1 − acc_k)`. Ties are resolved
+    in favour of the smallest threshold.
     """
     outcomes = Outcomes.of(prediction, label)
     outcomes.check_unknown()
@@ -83,17 +85,17 @@ def best_threshold(confidence: Values, prediction: Values, label: Values, cost: 
 
 
 def two_components(confidence: Values) -> float:
-    """Return the confidence at which two normal components, fitted to unlabelled samples (N,), are equally likely.
+    """Fit two Gaussian components to unlabelled confidences, and return the value at which both are equally likely.
 
-    It sees the samples to be decided on, which is called transductive. It supposes that both kinds are among them, in
-    comparable numbers, and that the unknown ones have the lower confidence. Samples with one and the same confidence
-    are all accepted.
+    This rule is transductive: it uses the samples that it decides on. It assumes that they contain known and unknown
+    samples in comparable numbers, and that unknown samples have lower confidences. If all confidences are equal, the
+    threshold accepts every sample.
     """
     from sklearn.mixture import GaussianMixture
 
     values = as_confidence(confidence)
     if not len(values):
-        raise MedicError("no sample to choose a threshold by")
+        raise MedicError("choosing a threshold requires at least one sample, got none")
     if len(values[values.isfinite()].unique()) < 2:
         return float(values.min())
     values = values[values.isfinite()]

@@ -1,4 +1,4 @@
-"""Scores by Gaussian distributions of the features."""
+"""Scores based on Gaussian distributions of the features."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -15,10 +15,11 @@ from medic.utils.parts import Limits, check_range
 
 @dataclass(frozen=True, eq=False)
 class Mahalanobis(Fitted):
-    """The Mahalanobis distance of the features to the nearest class mean (Lee et al. 2018).
+    """The negative Mahalanobis distance of the features to the nearest class mean (Lee et al. 2018).
 
-    `means` (C, F) are the class means. `factor` (F, F) is the lower Cholesky factor of the covariance that all classes
-    share, Σ = 1/N Σ_i (f_i − μ_{y_i}) (f_i − μ_{y_i})ᵀ + ridge · tr/F · I, with tr the trace of the sum.
+    `means`, of shape (C, F), contains the class means. `factor`, of shape (F, F), is the lower Cholesky factor of the
+    shared covariance Σ = 1/N Σ_i (f_i − μ_{y_i}) (f_i − μ_{y_i})ᵀ + ridge · tr/F · I, where tr is the trace of the
+    first term.
     """
 
     means: Tensor
@@ -26,16 +27,16 @@ class Mahalanobis(Fitted):
 
     @classmethod
     def fit(cls, output: AnyOutput, label: Values, *, ridge: float = 1e-6) -> Self:
-        """Fit on all samples. `ridge` times the mean variance of a feature is added to the diagonal of Σ.
+        """Fit on all samples, adding `ridge` times the mean feature variance to the diagonal of Σ.
 
-        The ridge makes Σ regular even with more features than samples. With `ridge` = 0 a singular Σ is refused.
+        The ridge keeps Σ invertible even with more features than samples. Without it, a singular Σ raises an error.
         """
         check_range("Mahalanobis", Limits(), ridge=ridge)
         features, label, classes = _read(output, label)
         return cls(*_fit_gaussians(features, label, classes, ridge))
 
     def __call__(self, output: AnyOutput) -> Tensor:
-        """Return −min_c (f − μ_c)ᵀ Σ⁻¹ (f − μ_c) (N,)."""
+        """Return −min_c (f − μ_c)ᵀ Σ⁻¹ (f − μ_c) for every sample, of shape (N,)."""
         features = read_features(output, self.means.shape[1])
         own = self.to(features.device)
         return -_squared_distances(features, own.means, own.factor).amin(dim=1)
@@ -43,10 +44,10 @@ class Mahalanobis(Fitted):
 
 @dataclass(frozen=True, eq=False)
 class RelativeMahalanobis(Fitted):
-    """The Mahalanobis distance to the nearest class, minus that to all classes together (Ren et al. 2021).
+    """The Mahalanobis distance to the overall mean, minus the distance to the nearest class mean (Ren et al. 2021).
 
-    `means` (C, F) and `factor` (F, F) are those of `Mahalanobis`. `centre` (1, F) is the mean of all samples, and
-    `background` (F, F) the Cholesky factor of their covariance.
+    `means` and `factor` are defined as in `Mahalanobis`. `centre`, of shape (1, F), is the mean of all samples.
+    `background`, of shape (F, F), is the Cholesky factor of their covariance.
     """
 
     means: Tensor
@@ -56,14 +57,14 @@ class RelativeMahalanobis(Fitted):
 
     @classmethod
     def fit(cls, output: AnyOutput, label: Values, *, ridge: float = 1e-6) -> Self:
-        """Fit both Gaussian distributions on all samples, with the `ridge` of `Mahalanobis`."""
+        """Fit both Gaussian distributions on all samples. `ridge` is used as in `Mahalanobis.fit`."""
         check_range("the relative Mahalanobis distance", Limits(), ridge=ridge)
         features, label, classes = _read(output, label)
         together = _fit_gaussians(features, torch.zeros_like(label), 1, ridge)
         return cls(*_fit_gaussians(features, label, classes, ridge), *together)
 
     def __call__(self, output: AnyOutput) -> Tensor:
-        """Return d_0 − min_c d_c (N,) of squared Mahalanobis distances."""
+        """Return d_0 − min_c d_c for every sample, of shape (N,). d are squared Mahalanobis distances."""
         features = read_features(output, self.means.shape[1])
         own = self.to(features.device)
         nearest = _squared_distances(features, own.means, own.factor).amin(dim=1)
@@ -71,17 +72,17 @@ class RelativeMahalanobis(Fitted):
 
 
 def _read(output: AnyOutput, label: Values) -> tuple[Tensor, Tensor, int]:
-    """Return the features (N, F) and labels (N,) to fit on, and the number of classes."""
+    """Return features of shape (N, F) and labels of shape (N,) to fit on, and the number of classes."""
     output = CheckedOutput.of(output)
     logits, label = read_training(output, label, every_class=True)
     return read_features(output), label, logits.shape[1]
 
 
 def _fit_gaussians(features: Tensor, label: Tensor, classes: int, ridge: float) -> tuple[Tensor, Tensor]:
-    """Return the means (C, F) of every class, and the Cholesky factor (F, F) of the covariance around them."""
+    """Return the class means, of shape (C, F), and the Cholesky factor of the shared covariance, of shape (F, F)."""
     width = features.shape[1]
     pairs = list(zip(features.split(rows_of(width)), label.split(rows_of(width)), strict=True))
-    # A product with indicators, because scattered sums are not reproducible on a GPU.
+    # A matrix product, because scatter-add is not reproducible on a GPU.
     means = torch.zeros(classes, width, dtype=torch.float64, device=features.device)
     for part, own in pairs:
         means += functional.one_hot(own, classes).double().T @ part.double()
@@ -93,24 +94,24 @@ def _fit_gaussians(features: Tensor, label: Tensor, classes: int, ridge: float) 
     covariance /= len(features)
     covariance.diagonal().add_(ridge * covariance.diagonal().mean())
     factor, failed = torch.linalg.cholesky_ex(covariance)
-    # Rounding can hide a singular matrix: a pivot is then only the rounding error of its diagonal element.
+    # Rounding can hide a singular matrix. A pivot is then as small as the rounding error of its diagonal element.
     floor = width * torch.finfo(torch.float64).eps * covariance.diagonal()
     if bool(failed) or bool((factor.diagonal().square() <= floor).any()):
         raise MedicError(
             f"the covariance of {width} features of {len(features)} samples is singular with ridge {ridge}; "
-            "fit on more samples per class" + (", or with a larger ridge" if bool(covariance.any()) else "")
+            "fit on more samples per class" + (" or use a larger ridge" if bool(covariance.any()) else "")
         )
     return means, factor.contiguous()
 
 
 def _squared_distances(features: Tensor, means: Tensor, factor: Tensor) -> Tensor:
-    """Return (f − μ_c)ᵀ Σ⁻¹ (f − μ_c) (N, C), with Σ = L Lᵀ and L the `factor`."""
+    """Return (f − μ_c)ᵀ Σ⁻¹ (f − μ_c), of shape (N, C), where Σ = L Lᵀ and L is `factor`."""
     white = _whiten(means, factor)
     parts = features.split(rows_of(features.shape[1]))
     return torch.cat([euclidean(_whiten(part.double(), factor), white) for part in parts]).square()
 
 
 def _whiten(features: Tensor, factor: Tensor) -> Tensor:
-    """Return L⁻¹ f (N, F): euclidean distances of the result are Mahalanobis distances."""
+    """Return L⁻¹ f, of shape (N, F). Euclidean distances between the results are Mahalanobis distances."""
     white: Tensor = torch.linalg.solve_triangular(factor, features.T, upper=False)
     return white.T

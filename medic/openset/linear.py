@@ -1,4 +1,4 @@
-"""Scores that read the weights of a linear head: shaped features, residuals, and distances to decision boundaries."""
+"""Scores that use the weights of a linear head: shaped features, residuals and decision-boundary distances."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -14,17 +14,20 @@ from medic.utils.parts import FRACTION, check_range
 
 @dataclass(frozen=True, eq=False)
 class Shaped(Fitted):
-    """The energy of the logits of shaped features. `weight` (C, F) and `bias` (C,) are the head's."""
+    """Base class for scores that modify the features, recompute the logits and return their energy.
+
+    `weight`, of shape (C, F), and `bias`, of shape (C,), are the parameters of the head.
+    """
 
     weight: Tensor
     bias: Tensor
 
     def shape(self, features: Tensor) -> Tensor:
-        """Change features (N, F) before the head reads them."""
+        """Modify features of shape (N, F) before the head reads them."""
         raise NotImplementedError
 
     def __call__(self, output: AnyOutput) -> Tensor:
-        """Return the energy (N,) of the shaped features."""
+        """Return the energy of the modified features, of shape (N,)."""
         features = read_features(output, self.weight.shape[1])
         own = self.to(features.device)
         parts = features.split(rows_of(features.shape[1]))
@@ -33,67 +36,68 @@ class Shaped(Fitted):
 
 @dataclass(frozen=True, eq=False)
 class ReAct(Shaped):
-    """Features cut off at a quantile of the training features (Sun et al. 2021), `limit` ()."""
+    """The energy of features clipped at `limit`, a quantile of the training features (Sun et al. 2021)."""
 
     limit: Tensor
 
     @classmethod
     def fit(cls, output: AnyOutput, label: Values, head: LinearHead, *, quantile: float = 0.9) -> Self:
-        """Take the quantile of all features of all samples together."""
+        """Compute the quantile over all features of all samples."""
         check_range("ReAct", FRACTION, quantile=quantile)
         read_training(output, label)
         values = read_features(output).double().flatten().sort().values
         return cls(*_double(head), _quantile(values, quantile))
 
     def shape(self, features: Tensor) -> Tensor:
-        """Cut features (N, F) off."""
+        """Clip features of shape (N, F)."""
         return features.clamp(max=self.limit)
 
 
 @dataclass(frozen=True, eq=False)
 class Ash(Shaped):
-    """The largest features, scaled up by the share of the sum that the others had (Djurisic et al. 2023, ASH-S).
+    """The energy after pruning small features and scaling up the rest (Djurisic et al. 2023, ASH-S).
 
-    `kept` () is the number of features that are kept.
+    `kept` is the number of features that are not pruned.
     """
 
     kept: Tensor
 
     @classmethod
     def fit(cls, output: AnyOutput, label: Values, head: LinearHead, *, pruned: float = 0.65) -> Self:
-        """Keep all features but the fraction `pruned`. Nothing is learned from the samples."""
+        """Store the head. `pruned` is the fraction of features to prune. Nothing is learned from the samples."""
         return cls(*_double(head), _count_kept("ASH", read_features(output), pruned))
 
     def shape(self, features: Tensor) -> Tensor:
-        """Keep the largest of the features (N, F), multiplied by exp(sum of all / sum of those)."""
+        """Set all but the largest features to 0, and multiply the largest by exp(sum of all / sum of the largest)."""
         values, index = features.topk(int(self.kept), dim=1)
         return torch.zeros_like(features).scatter(1, index, values * _share_factor(features, values))
 
 
 @dataclass(frozen=True, eq=False)
 class Scale(Shaped):
-    """Features scaled up by the share of their sum that the largest of them have (Xu et al. 2024).
+    """The energy of features that are scaled up according to the share of the largest ones (Xu et al. 2024).
 
-    `kept` () is the number of the largest features.
+    `kept` is the number of features that count as largest.
     """
 
     kept: Tensor
 
     @classmethod
     def fit(cls, output: AnyOutput, label: Values, head: LinearHead, *, pruned: float = 0.65) -> Self:
-        """Take all features but the fraction `pruned` for the largest. Nothing is learned from the samples."""
+        """Store the head. All features but a fraction `pruned` count as largest. Nothing is fitted to the samples."""
         return cls(*_double(head), _count_kept("SCALE", read_features(output), pruned))
 
     def shape(self, features: Tensor) -> Tensor:
-        """Multiply features (N, F) by exp(sum of all / sum of the largest)."""
+        """Multiply features of shape (N, F) by exp(sum of all / sum of the largest)."""
         return features * _share_factor(features, features.topk(int(self.kept), dim=1).values)
 
 
 @dataclass(frozen=True, eq=False)
 class Residual(Fitted):
-    """The part of the features outside of the subspace in which training features vary most (Wang et al. 2022).
+    """The negative norm of the features outside the principal subspace of the training features (Wang et al. 2022).
 
-    `origin` (F,) is the point at which all logits are zero, and `basis` (F, R) spans the other directions.
+    `origin`, of shape (F,), is the point where all logits are zero. `basis`, of shape (F, R), spans the orthogonal
+    complement of the principal subspace.
     """
 
     origin: Tensor
@@ -101,21 +105,24 @@ class Residual(Fitted):
 
     @classmethod
     def fit(cls, output: AnyOutput, label: Values, head: LinearHead, *, dimensions: int | None = None) -> Self:
-        """Find the subspace of so many dimensions: by default 1000 from 2048 features on, 512 from 768 on, or half."""
+        """Fit the principal subspace.
+
+        The default of `dimensions` is 1000 for 2048 or more features, 512 for 768 or more, and half of them otherwise.
+        """
         read_training(output, label)
         return cls(*_fit_subspace(read_features(output), head, dimensions))
 
     def __call__(self, output: AnyOutput) -> Tensor:
-        """Return the negative length (N,) of the residual."""
+        """Return the negative norm of the residual, of shape (N,)."""
         return -_residual(read_features(output, len(self.origin)), self.origin, self.basis)
 
 
 @dataclass(frozen=True, eq=False)
 class Vim(Fitted):
-    """The energy minus a virtual logit, the scaled length of the residual (Wang et al. 2022).
+    """The energy minus a virtual logit, which is the scaled norm of the residual (Wang et al. 2022).
 
-    `origin` (F,) and `basis` (F, R) are those of `Residual`. `scale` () makes the mean virtual logit of the training
-    samples as large as their mean largest logit.
+    `origin` and `basis` are defined as in `Residual`. `scale` is chosen so that, on training samples, the mean virtual
+    logit equals the mean of the largest logit.
     """
 
     origin: Tensor
@@ -124,7 +131,7 @@ class Vim(Fitted):
 
     @classmethod
     def fit(cls, output: AnyOutput, label: Values, head: LinearHead, *, dimensions: int | None = None) -> Self:
-        """Find the subspace as `Residual` does, and the scale."""
+        """Fit the subspace as in `Residual.fit`, and the scale."""
         output = CheckedOutput.of(output)
         logits, _ = read_training(output, label)
         features = read_features(output)
@@ -132,7 +139,7 @@ class Vim(Fitted):
         return cls(origin, basis, logits.amax(dim=1).mean() / _residual(features, origin, basis).mean())
 
     def __call__(self, output: AnyOutput) -> Tensor:
-        """Return the energy minus the virtual logit (N,)."""
+        """Return the energy minus the virtual logit, of shape (N,)."""
         output = CheckedOutput.of(output)
         features = read_features(output, len(self.origin))
         read_logits(output)
@@ -141,10 +148,10 @@ class Vim(Fitted):
 
 @dataclass(frozen=True, eq=False)
 class Fdbd(Fitted):
-    """The mean distance of the features to the decision boundaries of the other classes (Liu and Qin 2024).
+    """The mean distance of the features to the decision boundaries with the other classes (Liu and Qin 2024).
 
-    It is relative to the distance from `mean` (F,), the mean of the training features. `gaps` (C, C) are the distances
-    between the weights of two classes.
+    The distance is divided by the distance to `mean`, the mean training feature, of shape (F,). `gaps`, of shape
+    (C, C), contains the distances between the head's weights of two classes.
     """
 
     mean: Tensor
@@ -152,15 +159,15 @@ class Fdbd(Fitted):
 
     @classmethod
     def fit(cls, output: AnyOutput, label: Values, head: LinearHead) -> Self:
-        """Take the mean of the features, and the distances between the weights of the head."""
+        """Compute the mean feature, and the distances between the class weights of the head."""
         read_training(output, label)
         weight, _ = _double(head)
         gaps = torch.cdist(weight, weight, compute_mode="donot_use_mm_for_euclid_dist")
-        gaps.fill_diagonal_(1.0)  # the distance of a class to itself counts as 0 / 1
+        gaps.fill_diagonal_(1.0)  # so that the predicted class itself contributes 0 / 1
         return cls(read_features(output).double().mean(dim=0), gaps)
 
     def __call__(self, output: AnyOutput) -> Tensor:
-        """Return the mean over the other classes of (z_ŷ − z_c) / ‖w_ŷ − w_c‖, divided by ‖f − μ‖ (N,)."""
+        """Return the mean of (z_ŷ − z_c) / ‖w_ŷ − w_c‖ over the other classes c, divided by ‖f − μ‖, of shape (N,)."""
         output = CheckedOutput.of(output)
         features, logits = read_features(output, len(self.mean)), read_logits(output, len(self.gaps))
         own = self.to(features.device)
@@ -171,12 +178,12 @@ class Fdbd(Fitted):
 
 
 def _double(head: LinearHead) -> tuple[Tensor, Tensor]:
-    """Return the weights of a head in float64, without a graph."""
+    """Return the weight and bias of a head in float64, detached."""
     return head.weight.detach().double(), head.bias.detach().double()
 
 
 def _quantile(ordered: Tensor, quantile: float) -> Tensor:
-    """Return a quantile () of sorted values (N,), interpolated linearly; torch's own takes 16 million values only."""
+    """Return a linearly interpolated quantile of sorted values. `torch.quantile` is limited to 16 million values."""
     position = quantile * (len(ordered) - 1)
     low = int(position)
     high = min(low + 1, len(ordered) - 1)
@@ -189,32 +196,32 @@ def _count_kept(name: str, features: Tensor, pruned: float) -> Tensor:
 
 
 def _share_factor(features: Tensor, largest: Tensor) -> Tensor:
-    """Return exp(sum of all / sum of the largest features) (N, 1), finite also for sums near zero.
+    """Return exp(sum of all / sum of the largest features), of shape (N, 1). The result is finite for any features.
 
-    The authors' networks have features of at least zero, and hardly an image whose features are all zero.
+    In the authors' networks, features are never negative and hardly ever all zero.
     """
     share = features.sum(dim=1, keepdim=True) / largest.sum(dim=1, keepdim=True)
     return share.nan_to_num(nan=1.0).clamp(-100, 100).exp()
 
 
 def _fit_subspace(features: Tensor, head: LinearHead, dimensions: int | None) -> tuple[Tensor, Tensor]:
-    """Return the origin (F,), and a basis (F, R) of the directions in which features (N, F) vary least."""
+    """Return the origin, of shape (F,), and a basis of the directions of least variance, of shape (F, R)."""
     weight, bias = _double(head)
     width = features.shape[1]
     if dimensions is None:
         dimensions = 1000 if width >= 2048 else 512 if width >= 768 else width // 2
-        dimensions = min(dimensions, len(features) // 2)  # fewer images would leave no residual
+        dimensions = min(dimensions, len(features) // 2)  # with fewer images than dimensions, the residual would vanish
     origin = -(torch.linalg.pinv(weight) @ bias)
     covariance = weight.new_zeros(width, width)
     for part in features.split(rows_of(width)):
         centred = part.double() - origin
         covariance += centred.T @ centred
-    vectors = torch.linalg.eigh(covariance / len(features)).eigenvectors  # by rising variance
+    vectors = torch.linalg.eigh(covariance / len(features)).eigenvectors  # in order of increasing variance
     return origin, vectors[:, : width - dimensions].contiguous()
 
 
 def _residual(features: Tensor, origin: Tensor, basis: Tensor) -> Tensor:
-    """Return the length (N,) of features (N, F) in the directions of a basis (F, R)."""
+    """Return the norm of features of shape (N, F) along a basis of shape (F, R), as a tensor of shape (N,)."""
     origin, basis = origin.to(features.device), basis.to(features.device)
     parts = features.split(rows_of(features.shape[1]))
     return torch.cat([torch.linalg.vector_norm((part.double() - origin) @ basis, dim=1) for part in parts])

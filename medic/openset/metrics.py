@@ -1,10 +1,10 @@
-"""Metrics of open set recognition, from a confidence, a closed-set prediction and a label per sample.
+"""Open set recognition metrics, computed from a confidence, a closed-set prediction and a label per sample.
 
-Confidence is large for known samples; the label of an unknown sample is −1. K and U are the sets of known and unknown
-samples. Every metric is a fraction. Samples of equal confidence are one point of every curve, so the order of the
-samples never matters.
+Known samples should have large confidences. Unknown samples have the label −1. K and U are the sets of known and
+unknown samples. Every metric is a fraction. Samples with equal confidence form one point of every curve, so the order
+of the samples never matters.
 
-A metric that needs no threshold takes the three columns, or a `Ranking` made from them once:
+A metric without a threshold takes these three columns, or a `Ranking` that was built from them once:
 
     ranking = rank(confidence, prediction, label)
     oscr(ranking), auroc(ranking)
@@ -29,11 +29,11 @@ UNKNOWN = -1
 
 Column: TypeAlias = Values | None
 Ranked: TypeAlias = Union["Ranking", Values]
-"""Confidences (N,), followed by columns of predictions and labels (N,), or a `Ranking` in place of the three."""
+"""Confidences of shape (N,), followed by predictions and labels, or a `Ranking` that replaces all three."""
 
 
 class HScore(NamedTuple):
-    """The H-score 2·acc_k·acc_u / (acc_k + acc_u) at a threshold, with its two parts."""
+    """The H-score 2·acc_k·acc_u / (acc_k + acc_u) at a threshold, with its two components."""
 
     hscore: float
     acc_k: float
@@ -41,59 +41,65 @@ class HScore(NamedTuple):
 
     @classmethod
     def of(cls, acc_k: float, acc_u: float) -> "HScore":
-        """Return the H-score of its parts, 0 where both are 0."""
+        """Compute the H-score from its components. It is 0 if both are 0."""
         total = acc_k + acc_u
         return cls(2 * acc_k * acc_u / total if total else 0.0, acc_k, acc_u)
 
 
 class Curve(NamedTuple):
-    """The points of the OSCR curve, both (points,) in float64, from (0, 0) to (1, Acc)."""
+    """The points of the OSCR curve from (0, 0) to (1, Acc), as two tensors of shape (points,) in float64."""
 
     fpr: Tensor
     ccr: Tensor
 
 
 def check_shapes(**tensors: Tensor) -> None:
-    """Refuse tensors that do not all have the shape (N,)."""
+    """Raise an error unless all tensors have the same shape (N,)."""
     shapes = {tuple(tensor.shape) for tensor in tensors.values()}
     if len(shapes) > 1 or len(shapes.pop()) != 1:
         described = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
-        raise MedicError(f"one value per sample is needed, shape (N,), not {described}")
+        raise MedicError(f"expected one value per sample, shape (N,), got {described}")
 
 
 def as_confidence(confidence: Values, **others: Tensor) -> Tensor:
-    """Return `confidence` as a float64 tensor without NaN, of the shape (N,) of the `others`; infinity is allowed."""
+    """Convert `confidence` to a float64 tensor of shape (N,). Raise an error for NaN; infinity is allowed.
+
+    The `others` must have the same shape.
+    """
     tensor = torch.as_tensor(confidence, dtype=torch.float64).detach()
     check_shapes(confidence=tensor, **others)
     if nan := int(tensor.isnan().sum()):
-        raise MedicError(f"{nan} of {len(tensor)} confidences are NaN; look for NaN in the logits they come from")
+        raise MedicError(f"{nan} of {len(tensor)} confidences are NaN; check the logits for NaN")
     return tensor
 
 
 def as_classes(name: str, values: Values, device: torch.device | None = None) -> Tensor:
-    """Return integer classes as an int64 tensor; −1 is unknown."""
+    """Convert integer classes to an int64 tensor. −1 means unknown."""
     tensor = torch.as_tensor(values, device=device)
     if tensor.is_floating_point() and tensor.numel():
-        raise MedicError(f"{name} must be integers (a class, or {UNKNOWN} for unknown), not {tensor.dtype}")
+        raise MedicError(f"{name} must be integers (a class, or {UNKNOWN} for unknown), got {tensor.dtype}")
     tensor = tensor.to(torch.int64)
     if tensor.numel() and (lowest := int(tensor.min())) < UNKNOWN:
-        raise MedicError(f"{name} {lowest} is not a class; classes start at 0 and unknown is {UNKNOWN}")
+        raise MedicError(f"{name} {lowest} is not a class: use 0 or above, or {UNKNOWN} for unknown")
     return tensor
 
 
 def _as_labels(values: Values, device: torch.device, **others: Tensor) -> tuple[Tensor, Tensor]:
-    """Return labels (N,) of the shape of the `others`, and the mask (N,) of known samples, of which one must exist."""
+    """Return labels and the mask of known samples, both of shape (N,).
+
+    The `others` must have the same shape, and at least one sample must be known.
+    """
     label = as_classes("label", values, device)
     check_shapes(**others, label=label)
     known = label >= 0
     if not bool(known.any()):
-        raise MedicError(f"no known sample among {len(label)}: every label is {UNKNOWN} (unknown)")
+        raise MedicError(f"no known samples among {len(label)}: every label is {UNKNOWN} (unknown)")
     return label, known
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Checked predictions and labels (N,) of samples, with the masks (N,) of the known and of the correct ones."""
+    """Validated predictions and labels, with masks of known and of correct samples, all of shape (N,)."""
 
     prediction: Tensor
     label: Tensor
@@ -102,31 +108,31 @@ class Outcomes:
 
     @classmethod
     def of(cls, prediction: Values, label: Values, device: torch.device | None = None) -> "Outcomes":
-        """Check and convert predictions and labels (N,); at least one sample must be known."""
+        """Validate and convert predictions and labels. At least one sample must be known."""
         prediction = as_classes("prediction", prediction, device)
         label, known = _as_labels(label, prediction.device, prediction=prediction)
         return cls(prediction, label, known, known & (prediction == label))
 
     @cached_property
     def sizes(self) -> tuple[int, int]:
-        """The number of known and of unknown samples."""
+        """The numbers of known and of unknown samples."""
         known = int(self.known.sum())
         return known, len(self.label) - known
 
     @property
     def acc(self) -> float:
-        """The share of the known samples whose prediction is correct."""
+        """The fraction of known samples with a correct prediction."""
         return int(self.correct.sum()) / self.sizes[0]
 
     def check_unknown(self) -> None:
-        """Refuse samples that are all known."""
+        """Raise an error unless at least one sample is unknown."""
         if not self.sizes[1]:
             raise MedicError(
-                f"no unknown sample among {len(self.label)}: no label is {UNKNOWN}; without one only acc is defined"
+                f"no unknown samples among {len(self.label)}: without a label of {UNKNOWN}, only acc is defined"
             )
 
     def rank(self, confidence: Values) -> "Ranking":
-        """Rank the samples by their confidence (N,)."""
+        """Rank the samples by confidence."""
         confidence = as_confidence(confidence, prediction=self.prediction, label=self.label)
         confidence, order = confidence.sort(descending=True)
         ends = functional.pad(confidence[1:] != confidence[:-1], (0, 1), value=True).nonzero().squeeze(1)
@@ -134,7 +140,7 @@ class Outcomes:
         return Ranking(*functional.pad(masks[:, order].cumsum(dim=1)[:, ends], (1, 0)))
 
     def hscores(self, confidence: Tensor, thresholds: Sequence[float]) -> list[HScore]:
-        """Return the H-score at each threshold of a checked confidence (N,)."""
+        """Return the H-score at each threshold, for validated confidences of shape (N,)."""
         self.check_unknown()
         known, unknown = self.sizes
         accepted = confidence >= confidence.new_tensor(thresholds).unsqueeze(1)
@@ -144,9 +150,10 @@ class Outcomes:
 
 
 class Ranking(NamedTuple):
-    """The counts of samples with at least the confidence of each point of the curves, as int64 (points,).
+    """Cumulative sample counts at each point of the curves, as int64 tensors of shape (points,).
 
-    The first point lies above every confidence (0 samples); then comes one per distinct confidence, descending.
+    Each count covers the samples with at least the confidence of the point. The first point lies above every confidence
+    (0 samples). It is followed by one point per distinct confidence, in descending order.
     """
 
     known: Tensor
@@ -154,11 +161,11 @@ class Ranking(NamedTuple):
     unknown: Tensor
 
     def acc(self) -> float:
-        """Return the closed-set accuracy |{x ∈ K: ŷ = y}| / |K|, without rejection; unknown samples are left out."""
+        """Return the closed-set accuracy |{x ∈ K: ŷ = y}| / |K|, without rejection. Unknown samples are ignored."""
         return int(self.correct[-1]) / int(self.known[-1])
 
     def oscr(self) -> float:
-        """Return the area under CCR over FPR, the open set classification rate (Dhamija et al. 2018), tie-aware.
+        """Return the open set classification rate: the area under CCR over FPR (Dhamija et al. 2018), tie-aware.
 
         At a threshold τ, CCR = |{x ∈ K: ŷ = y, conf ≥ τ}| / |K| and FPR = |{x ∈ U: conf ≥ τ}| / |U|. The area is
         1/(|K||U|) Σ_{x ∈ K, ŷ = y} Σ_{u ∈ U} ([conf_x > conf_u] + ½ [conf_x = conf_u]), at most Acc and AUROC.
@@ -166,18 +173,18 @@ class Ranking(NamedTuple):
         return self._area(self.correct)
 
     def oscr_curve(self) -> Curve:
-        """Return the points (FPR, CCR) whose trapezoid area is `oscr`, one per distinct confidence after (0, 0)."""
+        """Return the points (FPR, CCR): (0, 0), then one per distinct confidence. Their trapezoidal area is `oscr`."""
         return Curve(self.unknown.double() / self.unknown[-1], self.correct.double() / self.known[-1])
 
     def auroc(self) -> float:
-        """Return P(conf_K > conf_U) + ½ P(conf_K = conf_U) for a known and an unknown sample, whichever is positive."""
+        """Return P(conf_K > conf_U) + ½ P(conf_K = conf_U) for a random known and a random unknown sample."""
         return self._area(self.known)
 
     def aupr(self, *, positive: str = "unknown", interpolation: str = "trapezoid") -> float:
         """Return the area under precision over recall, with "unknown" (AUPR-out) or "known" (AUPR-in) as positives.
 
-        "trapezoid" joins the points, starting at recall 0 and precision 1, as OpenOOD does; "step" is average
-        precision, Σ_i (R_i − R_{i−1}) P_i.
+        `interpolation` "trapezoid" joins the points, starting at recall 0 and precision 1, as in OpenOOD. "step" is
+        average precision, Σ_i (R_i − R_{i−1}) P_i.
         """
         check_choice("interpolation", interpolation, ("trapezoid", "step"))
         true, false = (count.double() for count in self._detected(positive))
@@ -188,8 +195,8 @@ class Ranking(NamedTuple):
     def fpr_at_tpr(self, tpr: float = 0.95, *, positive: str = "unknown") -> float:
         """Return the false positive rate where the true positive rate first reaches `tpr`.
 
-        With positive="unknown", as in OpenOOD: the share of K flagged where at least `tpr` of U is detected
-        (conf ≤ τ). With "known": the share of U accepted where at least `tpr` of K is accepted (conf ≥ τ).
+        With positive="unknown", as in OpenOOD: the fraction of K rejected when at least `tpr` of U is rejected
+        (conf ≤ τ). With "known": the fraction of U accepted when at least `tpr` of K is accepted (conf ≥ τ).
         """
         check_range("fpr_at_tpr", Limits(0, 1, above=True), tpr=tpr)
         true, false = self._detected(positive)
@@ -200,7 +207,7 @@ class Ranking(NamedTuple):
         return self.fpr_at_tpr()
 
     def ccr_at_fpr(self, fpr: float = 0.1) -> float:
-        """Return |{x ∈ K: ŷ = y, conf > τ}| / |K| with τ the ⌈fpr·|U|⌉-th largest confidence of U (OpenOOD).
+        """Return |{x ∈ K: ŷ = y, conf > τ}| / |K|, where τ is the ⌈fpr·|U|⌉-th largest confidence of U (OpenOOD).
 
         The inequality is strict, so the false positive rate stays below `fpr`.
         """
@@ -208,31 +215,31 @@ class Ranking(NamedTuple):
         return int(self.correct[_first_at_least(self.unknown, fpr) - 1]) / int(self.known[-1])
 
     def _area(self, accepted: Tensor) -> float:
-        """Return the trapezoid area under accepted / |K| over unknown / |U|, computed in integers and so exact."""
+        """Return the trapezoidal area under accepted / |K| over unknown / |U|. Integer counts make it exact."""
         twice = ((accepted[1:] + accepted[:-1]) * self.unknown.diff()).sum()
         return int(twice) / (2 * int(self.known[-1]) * int(self.unknown[-1]))
 
     def _detected(self, positive: str) -> tuple[Tensor, Tensor]:
-        """Return true and false positives, counted from the most `positive` end of the ranking."""
+        """Return cumulative true and false positives, starting at the `positive` end of the ranking."""
         if check_choice("positive side", positive, ("unknown", "known")) == "known":
             return self.known, self.unknown
         return (self.unknown[-1] - self.unknown).flip(0), (self.known[-1] - self.known).flip(0)
 
 
 def _first_at_least(counts: Tensor, share: float) -> int:
-    # Division is correctly rounded, so 19 of 20 is at least 0.95; the product 0.95 · 20 need not be 19.
+    # Division is correctly rounded, so 19 of 20 is at least 0.95. The product 0.95 · 20 may differ from 19.
     return int((counts.double() / counts[-1] < share).sum())
 
 
 def rank(confidence: Ranked, prediction: Column = None, label: Column = None, *, closed: bool = False) -> Ranking:
-    """Check samples and rank them by confidence, once for any number of metrics; a `Ranking` is returned unchanged.
+    """Validate samples and rank them by confidence, once for any number of metrics.
 
-    At least one sample must be unknown, except with `closed`.
+    A `Ranking` is returned unchanged. At least one sample must be unknown, unless `closed` is set.
     """
     if isinstance(confidence, Ranking):
         return confidence
     if prediction is None or label is None:
-        raise MedicError("every confidence needs a prediction and a label: pass confidence, prediction, label")
+        raise MedicError("every confidence requires a prediction and a label: pass confidence, prediction, label")
     confidence = torch.as_tensor(confidence)
     outcomes = Outcomes.of(prediction, label, confidence.device)
     ranking = outcomes.rank(confidence)
@@ -246,7 +253,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class RankingMetric(Protocol[P, R_co]):
-    """A metric of three columns (N,), or of the `Ranking` that they make."""
+    """A metric that takes confidences, predictions and labels, each of shape (N,), or their `Ranking`."""
 
     def __call__(
         self, confidence: Ranked, prediction: Column = None, label: Column = None, *args: P.args, **options: P.kwargs
@@ -255,7 +262,7 @@ class RankingMetric(Protocol[P, R_co]):
 
 
 def of_columns(method: Callable[Concatenate[Ranking, P], R_co], closed: bool = False) -> RankingMetric[P, R_co]:
-    """Return a method of `Ranking` as a function that also takes the columns of a ranking."""
+    """Turn a method of `Ranking` into a function that also accepts confidences, predictions and labels."""
 
     @wraps(method)
     def metric(
@@ -263,7 +270,7 @@ def of_columns(method: Callable[Concatenate[Ranking, P], R_co], closed: bool = F
     ) -> R_co:
         return method(rank(confidence, prediction, label, closed=closed), *args, **options)
 
-    del metric.__wrapped__  # so that `help` shows the columns
+    del metric.__wrapped__  # so that `help` shows the signature with three columns
     return metric
 
 
@@ -277,19 +284,19 @@ fpr95 = of_columns(Ranking.fpr95)
 ccr_at_fpr = of_columns(Ranking.ccr_at_fpr)
 
 RANKING_METRICS = {key: metric.of_ranking for key, metric in METRICS.items() if metric.of_ranking is not None}
-"""The metrics that need no threshold, as functions of a `Ranking`; every run records them."""
+"""Metrics without a threshold, as functions of a `Ranking`. Every run records them."""
 
 
 def evaluate(confidence: Ranked, prediction: Column = None, label: Column = None) -> dict[str, float]:
-    """Return every metric of `RANKING_METRICS` by name, from one sort; unknown is positive in `fpr95`."""
+    """Compute every metric in `RANKING_METRICS`, by name. In `fpr95`, unknown samples are the positives."""
     ranking = rank(confidence, prediction, label)
     return {name: metric(ranking) for name, metric in RANKING_METRICS.items()}
 
 
 def decide(confidence: Values, prediction: Values, threshold: float) -> Tensor:
-    """Return the prediction (N,) of samples with conf ≥ threshold, and −1 (unknown) for the others."""
+    """Return the prediction for samples with conf ≥ threshold and −1 (unknown) for the others, of shape (N,)."""
     if math.isnan(threshold):
-        raise MedicError("the threshold is NaN; known means confidence >= threshold")
+        raise MedicError("the threshold must be a number, got NaN")
     prediction = as_classes("prediction", prediction, torch.as_tensor(confidence).device)
     return torch.where(as_confidence(confidence, prediction=prediction) >= threshold, prediction, UNKNOWN)
 
@@ -299,14 +306,14 @@ def hscore(
 ) -> HScore:
     """Return the H-score where a sample is known if and only if conf ≥ threshold.
 
-    acc_k = |{x ∈ K: ŷ = y, conf ≥ threshold}| / |K|, or with `per_class` the mean of that over the classes in
-    K; acc_u = |{x ∈ U: conf < threshold}| / |U|; H = 2 acc_k acc_u / (acc_k + acc_u), and 0 where both are 0.
+    acc_k = |{x ∈ K: ŷ = y, conf ≥ threshold}| / |K|, acc_u = |{x ∈ U: conf < threshold}| / |U| and
+    H = 2 acc_k acc_u / (acc_k + acc_u), or 0 if both are 0. With `per_class`, acc_k is averaged over the classes in K.
     """
     return hard_hscore(decide(confidence, prediction, threshold), label, per_class=per_class)
 
 
 def hard_hscore(prediction: Values, label: Values, *, per_class: bool = False) -> HScore:
-    """Return the H-score of hard decisions, prediction −1 = unknown: acc_k = P_K(ŷ = y), acc_u = P_U(ŷ = −1)."""
+    """Return the H-score of hard decisions: acc_k = P_K(ŷ = y), acc_u = P_U(ŷ = −1). A prediction of −1 is unknown."""
     outcomes = Outcomes.of(prediction, label)
     outcomes.check_unknown()
     rejected = int((outcomes.prediction[~outcomes.known] == UNKNOWN).sum())
@@ -320,14 +327,14 @@ def _mean_over_classes(outcomes: Outcomes) -> float:
 
 
 class KnownOdds(NamedTuple):
-    """The one-vs-all log-odds d (K, C) of known samples, and the mask (K, C) of each sample's own class."""
+    """One-vs-all log-odds of known samples, and the mask of each sample's own class, both of shape (K, C)."""
 
     odds: Tensor
     own: Tensor
 
     @classmethod
     def of(cls, odds: Tensor, label: Tensor, known: Tensor) -> "KnownOdds":
-        """Select the known samples of log-odds (N, C) with checked labels (N,) by a mask (N,)."""
+        """Select the known samples from log-odds of shape (N, C), validated labels and a mask of shape (N,)."""
         return cls(odds.detach()[known], functional.one_hot(label[known], odds.shape[1]).bool())
 
 
@@ -335,12 +342,12 @@ def _known_odds(ova: Values | KnownOdds, label: Column) -> KnownOdds:
     if isinstance(ova, KnownOdds):
         return ova
     if label is None:
-        raise MedicError("the one-vs-all logits need a label per sample: pass ova, label")
+        raise MedicError("one-vs-all logits require a label per sample: pass ova, label")
     odds = ova_log_odds(ova)
     label, known = _as_labels(label, odds.device, ova=odds[:, 0])
     if (highest := int(label.max())) >= odds.shape[1]:
         raise MedicError(
-            f"label {highest} has no one-vs-all classifier: there are {odds.shape[1]}, for classes from 0 on"
+            f"label {highest} is too large: labels must be below {odds.shape[1]}, the number of one-vs-all classifiers"
         )
     return KnownOdds.of(odds, label, known)
 
@@ -348,8 +355,8 @@ def _known_odds(ova: Values | KnownOdds, label: Column) -> KnownOdds:
 def conf_p(ova: Values | KnownOdds, label: Column = None) -> float:
     """Return the mean positive output of each sample's own classifier: mean_{x ∈ K} q_y(x).
 
-    `ova` (N, 2, C) are one-vs-all logits, negative channel first; samples with label −1 are left out. The
-    paper's confidence table lists it in percent beside `conf_n`: they are equal for a balanced classifier.
+    `ova` contains one-vs-all logits of shape (N, 2, C), negative channel first. Samples with label −1 are ignored. The
+    paper's confidence table lists `conf_p` and `conf_n` in percent. For a balanced classifier, both are equal.
     """
     odds, own = _known_odds(ova, label)
     return float(odds[own].sigmoid().mean())
@@ -358,13 +365,13 @@ def conf_p(ova: Values | KnownOdds, label: Column = None) -> float:
 def conf_n(ova: Values | KnownOdds, label: Column = None, *, others: str = "mean") -> float:
     """Return the mean negative output of the other classes' classifiers: mean_{x ∈ K} mean_{j≠y} (1 − q_j(x)).
 
-    With others="hardest" the inner mean is the minimum: the classifier j ≠ y with the largest error. `ova` and
-    `label` are as in `conf_p`. The paper does not state which of the two its table lists.
+    With others="hardest", the minimum replaces the inner mean: only the classifier j ≠ y with the largest error counts.
+    `ova` and `label` are as in `conf_p`. The paper does not state which variant its table lists.
     """
-    check_choice("reading of conf_n", others, ("mean", "hardest"))
+    check_choice("conf_n variant", others, ("mean", "hardest"))
     odds, own = _known_odds(ova, label)
     if odds.shape[1] == 1:
-        raise MedicError("conf_n needs at least two classes: with one class, no other classifier exists")
+        raise MedicError("conf_n requires at least two classes, got one")
     negative = (-odds).sigmoid()
     if others == "mean":
         return float(negative[~own].mean())
@@ -372,10 +379,10 @@ def conf_n(ova: Values | KnownOdds, label: Column = None, *, others: str = "mean
 
 
 def balance(ova: Values | KnownOdds, label: Column = None) -> Tensor:
-    """Return the imbalance of every one-vs-all classifier c: mean_{y=c} q_c + mean_{y≠c} q_c − 1, (C,) in float64.
+    """Return the imbalance of every one-vs-all classifier c: mean_{y=c} q_c + mean_{y≠c} q_c − 1, of shape (C,).
 
-    `ova` and `label` are as in `conf_p`. 0 is balanced, a negative value leans to "not c"; NaN marks a classifier
-    without a sample on one side.
+    `ova` and `label` are as in `conf_p`. A value of 0 is balanced, and a negative value means a bias towards "not c".
+    The value is NaN for a classifier without positive or without negative samples.
     """
     odds, own = _known_odds(ova, label)
     q = odds.sigmoid()
@@ -388,4 +395,4 @@ OVA_METRICS: dict[str, Callable[[KnownOdds], float]] = {
     "conf_n": conf_n,
     "balance": lambda known: float(balance(known).nanmean()),
 }
-"""The metrics of a one-vs-all head, as functions of `KnownOdds`; every run with such a head records them."""
+"""Metrics of a one-vs-all head, as functions of `KnownOdds`. Every run with such a head records them."""

@@ -1,4 +1,4 @@
-"""Scores by the nearest training images in feature space."""
+"""Scores based on the nearest training images in feature space."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,10 +21,9 @@ from medic.openset.scores import AnyOutput, CheckedOutput, Values, energy
 
 @dataclass(frozen=True, eq=False)
 class Nearest(Fitted):
-    """The distance to the `k`-th nearest training sample (Sun et al. 2022), of features scaled to length 1.
+    """The negative distance to the `k`-th nearest training sample, for features scaled to length 1 (Sun et al. 2022).
 
-    `features` (N, F) are those of the training set, unscaled and in their own type, which takes half the memory of
-    float64 if they are float32.
+    `features`, of shape (N, F), contains the unscaled training features in their original dtype, which saves memory.
     """
 
     features: Tensor
@@ -32,7 +31,7 @@ class Nearest(Fitted):
 
     @classmethod
     def fit(cls, output: AnyOutput, label: Values, *, k: int = 50) -> Self:
-        """Keep the features of the training set; `k` is capped at N. The labels are checked but not used."""
+        """Store the training features. `k` is capped at N. The labels are checked but not used."""
         check_counts(k=k)
         output = CheckedOutput.of(output)
         read_training(output, label)
@@ -43,13 +42,16 @@ class Nearest(Fitted):
         )
 
     def __call__(self, output: AnyOutput) -> Tensor:
-        """Return −‖f/‖f‖ − t/‖t‖‖ (N,), from −2 to 0, with t the k-th nearest of the training features."""
+        """Return −‖f/‖f‖ − t/‖t‖‖, of shape (N,), where t is the k-th nearest training feature. Ranges from −2 to 0."""
         features = read_features(output, self.features.shape[1])
         own = self.to(features.device)
         return -_compare(features, len(self.features), int(self.k), own._distance)
 
     def _distance(self, features: Tensor, k: int, step: int) -> Tensor:
-        """Return the distance (N,) of features of length 1 to the k-th nearest, in chunks of `step` training rows."""
+        """Return the distance of unit-length features to the k-th nearest training feature, of shape (N,).
+
+        Compares with `step` training rows at a time.
+        """
         near = features.new_empty(len(features), 0)
         index = torch.empty_like(near, dtype=torch.int64)
         for start in range(0, len(self.features), step):
@@ -59,7 +61,7 @@ class Nearest(Fitted):
             near, index = torch.cat([near, value], dim=1), torch.cat([index, place + start], dim=1)
             near, chosen = near.topk(min(k, near.shape[1]))
             index = index.gather(1, chosen)
-        # The product finds the neighbour; the difference gives the distance without the product's cancellation.
+        # The product finds the neighbour. The difference gives its distance without cancellation.
         distance: Tensor = torch.linalg.vector_norm(features - unit(self.features[index[:, -1]]), dim=1)
         return distance
 
@@ -68,8 +70,8 @@ class Nearest(Fitted):
 class NNGuide(Fitted):
     """The energy, guided by the most similar training samples (Park et al. 2023).
 
-    `bank` (N, F) are the training features, scaled to length 1 and multiplied by the energies of their samples. The
-    guidance is the mean of the `k` largest products with the features of an image, scaled to length 1.
+    `bank`, of shape (N, F), contains the training features, scaled to length 1 and multiplied by the energies of their
+    samples. The guidance is the mean of the `k` largest dot products between `bank` and the unit-length features.
     """
 
     bank: Tensor
@@ -77,7 +79,7 @@ class NNGuide(Fitted):
 
     @classmethod
     def fit(cls, output: AnyOutput, label: Values, *, k: int = 10) -> Self:
-        """Keep the training features with their energies; `k` is capped at N. The labels are checked but not used."""
+        """Store the training features with their energies. `k` is capped at N. The labels are checked but not used."""
         check_counts(k=k)
         output = CheckedOutput.of(output)
         read_training(output, label)
@@ -86,7 +88,7 @@ class NNGuide(Fitted):
         return cls(bank.to(features.dtype), torch.tensor(min(k, len(bank)), device=bank.device))
 
     def __call__(self, output: AnyOutput) -> Tensor:
-        """Return the energy of every sample times its guidance (N,)."""
+        """Return the energy of every sample times its guidance, of shape (N,)."""
         output = CheckedOutput.of(output)
         features = read_features(output, self.bank.shape[1])
         read_logits(output)
@@ -94,7 +96,7 @@ class NNGuide(Fitted):
         return _compare(features, len(self.bank), int(self.k), own._guide) * energy(output)
 
     def _guide(self, features: Tensor, k: int, step: int) -> Tensor:
-        """Return the mean of the k largest products (N,) with the bank, in chunks of `step` rows."""
+        """Return the mean of the k largest dot products with the bank, of shape (N,), `step` rows at a time."""
         top = features.new_empty(len(features), 0)
         for part in self.bank.split(step):
             top = torch.cat([top, features @ part.double().T], dim=1)
@@ -103,9 +105,10 @@ class NNGuide(Fitted):
 
 
 def _compare(features: Tensor, bank: int, k: int, measure: Callable[[Tensor, int, int], Tensor]) -> Tensor:
-    """Return a measure (N,) of features (N, F), scaled to length 1, by their k nearest of a `bank` of so many rows.
+    """Apply `measure` to features of shape (N, F) in chunks, and return the results, of shape (N,).
 
-    Both are compared in chunks. `measure` takes a part of the features, k, and the number of rows in a chunk.
+    `bank` is the number of training rows. `measure` receives a chunk of unit-length features, k, and the number of
+    training rows to compare at a time.
     """
     step = rows_of(features.shape[1])
     rows = rows_of(max(features.shape[1], min(step, bank) + 2 * k))

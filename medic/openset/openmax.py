@@ -1,4 +1,4 @@
-"""OpenMax: logits that are recalibrated by extreme value theory."""
+"""OpenMax: logits recalibrated with extreme value theory."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Self
@@ -13,11 +13,11 @@ from medic.openset.weibull import fit_weibull
 from medic.utils.parts import Limits, check_range
 
 DISTANCES: dict[str, tuple[float, float]] = {"euclidean": (1.0, 0.0), "cosine": (0.0, 1.0), "eucos": (1 / 200, 1.0)}
-"""The weights of ‖v − μ‖ and of 1 − cos(v, μ) in the distance of logits v to a class mean μ."""
+"""Weights of ‖v − μ‖ and 1 − cos(v, μ) in the distance between logits v and a class mean μ, by name."""
 
 
 class Recalibrated(NamedTuple):
-    """The logits v̂ (N, C) of OpenMax and the logit of "unknown" (N,), in float64."""
+    """Recalibrated logits v̂ of shape (N, C) and unknown logits of shape (N,), in float64."""
 
     logits: Tensor
     unknown: Tensor
@@ -25,11 +25,12 @@ class Recalibrated(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class OpenMax(Fitted):
-    """OpenMax (Bendale and Boult 2016): logits far from the mean of their class lose to an unknown class.
+    """OpenMax (Bendale and Boult 2016), which assigns logits far from their class mean to an unknown class.
 
-    `means` (C, C) are the mean logits μ_c of every class c. The distance d of logits to μ_c is modelled by a Weibull
-    distribution of d + `shift` − `offset` with `shape` (C,) and `scale` (C,). `alpha` is the number of top classes that
-    are recalibrated, and `distance` (2,) holds the weights of the euclidean and the cosine distance.
+    `means`, of shape (C, C), contains the mean logits μ_c of every class c. A Weibull distribution with `shape` and
+    `scale`, both of shape (C,), models d + `shift` − `offset`, where d is the distance between logits and μ_c. `alpha`
+    is the number of top classes to recalibrate. `distance`, of shape (2,), contains the weights of the Euclidean and
+    the cosine distance.
     """
 
     means: Tensor
@@ -51,11 +52,11 @@ class OpenMax(Fitted):
         shift: float = 10000.0,
         distance: str = "euclidean",
     ) -> Self:
-        """Fit every class on its correctly classified samples, or on all of its samples if none is correct.
+        """Fit every class on its correctly classified samples, or on all its samples if none is correct.
 
-        The Weibull distribution is fitted to the `tail` largest distances d to μ_c (all, if there are fewer), moved by
-        `shift` minus the smallest of them. `alpha` is capped at C. `distance` is "euclidean" (OpenOOD), "cosine", or
-        "eucos" (the original paper), which is euclidean / 200 + cosine.
+        The Weibull distribution is fitted to the `tail` largest distances to μ_c, after subtracting the smallest of
+        them and adding `shift`. `alpha` is capped at C. `distance` is "euclidean" (as in OpenOOD), "cosine", or "eucos"
+        (as in the original paper), which is euclidean / 200 + cosine.
         """
         check_counts(tail=tail, alpha=alpha)
         check_range("OpenMax", Limits(above=True), shift=shift)
@@ -86,8 +87,9 @@ class OpenMax(Fitted):
     def recalibrate(self, output: AnyOutput) -> Recalibrated:
         """Return the logits v̂_c = v_c (1 − ω_c w_c) and the unknown logit Σ_c v_c ω_c w_c.
 
-        w_c is the Weibull probability of a distance of at most that of v to μ_c. ω_c = (A + 1 − r) / A for the class of
-        rank r = 1..A by logit, A = `alpha`, and 0 for the others. As in the original, a negative logit is raised.
+        w_c is the Weibull probability of a distance no larger than the one between v and μ_c. For the A = `alpha`
+        classes with the largest logits, ω_c = (A + 1 − r) / A, where r = 1..A is the rank. For other classes, ω_c = 0.
+        As in the original, recalibration raises negative logits.
         """
         logits = read_logits(output, len(self.means))
         own = self.to(logits.device)
@@ -98,18 +100,21 @@ class OpenMax(Fitted):
         return Recalibrated(logits * (1 - taken), (logits * taken).sum(dim=1))
 
     def _outlier(self, logits: Tensor) -> Tensor:
-        """Return w_c (N, C) = 1 − exp(−((d_c + shift − offset_c) / scale_c)^shape_c), 0 where the base is negative."""
+        """Return w_c = 1 − exp(−((d_c + shift − offset_c) / scale_c)^shape_c), of shape (N, C).
+
+        Where the base of the power is negative, w_c is 0.
+        """
         distance = _distance(logits, self.means, self.distance)
-        # The ratio is 1 + excess: for a shape of thousands, the digits of a small excess decide.
+        # The ratio is 1 + excess. With a shape in the thousands, the result depends on the digits of a small excess.
         excess = ((distance - self.offset) + (self.shift - self.scale)) / self.scale
         return -torch.expm1(-(self.shape * excess.clamp(min=-1).log1p()).exp())
 
     def __call__(self, output: AnyOutput) -> Tensor:
-        """Return max_c v̂_c − v̂_unknown (N,), negative if and only if unknown is the largest of the C + 1 logits."""
+        """Return max_c v̂_c − v̂_unknown, of shape (N,). It is negative exactly if the unknown logit is the largest."""
         logits, unknown = self.recalibrate(output)
         return logits.amax(dim=1) - unknown
 
 
 def _distance(logits: Tensor, means: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted euclidean and cosine distance (N, C) of logits (N, F) to means (C, F)."""
+    """Return the weighted sum of Euclidean and cosine distances between logits and means, of shape (N, C)."""
     return weights[0] * euclidean(logits, means) + weights[1] * (1 - unit(logits) @ unit(means).T)

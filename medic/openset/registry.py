@@ -22,10 +22,10 @@ from medic.utils.plugins import Group
 class Score:
     """A named confidence score.
 
-    `function` maps the outputs of N samples to confidences (N,) in float64. A score with a `fitter` is fitted first.
-    `needs` names the parts of an `Output` that the score reads besides the logits, and "head" if fitting reads the
-    weights of a linear head. The sigmoid of a score with `probability` is a probability. A score that `rejects` is
-    negative where the system itself decides "unknown".
+    `function` maps the outputs of N samples to confidences of shape (N,) in float64. A score with a `fitter` must be
+    fitted first. `needs` lists the `Output` fields that the score reads in addition to the logits, and "head" if
+    fitting requires the weights of a linear head. If `probability` is set, the sigmoid of the score is a probability.
+    If `rejects` is set, the score is negative where the system itself decides "unknown".
     """
 
     name: str
@@ -37,32 +37,32 @@ class Score:
     fitter: type[Fitted] | None = None
 
     def __call__(self, output: AnyOutput) -> Tensor:
-        """Return the confidence (N,) of every sample."""
+        """Return the confidence of every sample, of shape (N,)."""
         if self.function is None:
-            raise MedicError(f"the score {self.name!r} is fitted on training samples first: score.fit(output, label)")
+            raise MedicError(f"score {self.name!r} must be fitted first: call score.fit(output, label)")
         return self.function(output)
 
     def fit(self, output: AnyOutput, label: Values, head: LinearHead | None = None) -> "Score":
-        """Return the score fitted on the outputs for samples and their classes (N,), if it needs fitting.
+        """Return the fitted score. A score that does not require fitting is returned unchanged.
 
-        The samples are those of training, or of validation if `split` says so.
+        `output` and `label` belong to the samples of `split`.
         """
         if self.fitter is None:
             return self
         if "head" in self.needs and head is None:
             raise MedicError(
-                f"the score {self.name!r} reads the weights of a linear head: score.fit(output, label, head)"
+                f"score {self.name!r} requires the weights of a linear head: call score.fit(output, label, head)"
             )
         others = [head] if "head" in self.needs else []
         return replace(self, function=self.fitter.fit(output, label, *others), fitter=None)
 
     @property
     def split(self) -> Literal["train", "validation"]:
-        """The samples that the score is fitted on, if it is."""
+        """The split that the score is fitted on, if it requires fitting."""
         return "train" if self.fitter is None else self.fitter.split
 
     def reads(self, output: Output, head: LinearHead | None = None) -> bool:
-        """Whether an output has every part that the score needs, and there is a linear head if it needs one."""
+        """Return whether an output has all fields that the score requires, and `head` is set if required."""
         return all(head is not None if part == "head" else getattr(output, part) is not None for part in self.needs)
 
 
@@ -76,8 +76,8 @@ SCORES: dict[str, Score] = {
         Score("max-logit", max_logit, "largest closed-set logit"),
         Score("energy", energy, "log-sum-exp of the closed-set logits"),
         Score("gen", entropy, "negative generalised entropy of the softmax (GEN)"),
-        Score("reject", rejection, "largest logit minus the logit of unknown", needs=("unknown",), rejects=True),
-        Score("openmax", None, "logits recalibrated by extreme value theory", rejects=True, fitter=OpenMax),
+        Score("reject", rejection, "largest logit minus the unknown logit", needs=("unknown",), rejects=True),
+        Score("openmax", None, "logits recalibrated with extreme value theory", rejects=True, fitter=OpenMax),
         Score(
             "knn", None, "negative distance to the 50th nearest training feature", needs=("features",), fitter=Nearest
         ),
@@ -87,7 +87,7 @@ SCORES: dict[str, Score] = {
         Score(
             "rmds",
             None,
-            "distance to the mean of all classes minus that to the nearest class",
+            "distance to the overall mean minus the distance to the nearest class mean",
             needs=("features",),
             fitter=RelativeMahalanobis,
         ),
@@ -102,19 +102,23 @@ SCORES: dict[str, Score] = {
         Score(
             "platt",
             None,
-            "one-vs-all probability of the closed-set prediction with a fitted scale and shift",
+            "one-vs-all probability of the closed-set prediction, calibrated by a fitted scale and shift",
             needs=("ova",),
             probability=True,
             fitter=Platt,
         ),
-        Score("kl-matching", None, "negative divergence from the nearest typical softmax", fitter=KlMatching),
-        Score("react", None, "energy of features that are cut off", needs=("features", "head"), fitter=ReAct),
-        Score("ash", None, "energy of the largest features, scaled up (ASH-S)", needs=("features", "head"), fitter=Ash),
-        Score("scale", None, "energy of features that are scaled up", needs=("features", "head"), fitter=Scale),
+        Score("kl-matching", None, "negative divergence from the nearest class template", fitter=KlMatching),
+        Score(
+            "react", None, "energy of features clipped at a quantile (ReAct)", needs=("features", "head"), fitter=ReAct
+        ),
+        Score(
+            "ash", None, "energy of the largest features after scaling (ASH-S)", needs=("features", "head"), fitter=Ash
+        ),
+        Score("scale", None, "energy of scaled features (SCALE)", needs=("features", "head"), fitter=Scale),
         Score(
             "residual",
             None,
-            "negative length of the features outside of the principal subspace",
+            "negative norm of the features outside the principal subspace",
             needs=("features", "head"),
             fitter=Residual,
         ),
@@ -126,10 +130,10 @@ SCORE_GROUP = Group("medic.scores", "score", Score, SCORES)
 
 
 def get_score(score: str | Score) -> Score:
-    """Return the score of that name, also of an installed package; a `Score` is returned unchanged."""
+    """Return a score by name, built in or from an installed package. A `Score` is returned unchanged."""
     return score if isinstance(score, Score) else SCORE_GROUP.find(score)
 
 
 def score(name: str | Score, output: AnyOutput) -> Tensor:
-    """Return the confidence (N,) of every sample in float64, large for a known class."""
+    """Return the confidence of every sample, of shape (N,) in float64. Known classes have large confidences."""
     return get_score(name)(output)

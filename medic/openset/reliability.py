@@ -1,4 +1,4 @@
-"""Metrics of calibration, and of the mistakes that remain when the least confident images are rejected."""
+"""Calibration metrics, and metrics for the mistakes that remain after rejecting the least confident images."""
 
 from typing import NamedTuple
 
@@ -11,11 +11,14 @@ from medic.openset.metrics import as_confidence
 from medic.openset.scores import Values
 
 BINS = 15
-"""The number of bins of equal width that probabilities are counted in."""
+"""Number of equal-width probability bins."""
 
 
 class Reliability(NamedTuple):
-    """A reliability diagram: the images, mean probability and accuracy of every bin, (bins,) each; 0 if it is empty."""
+    """A reliability diagram: number of images, mean probability and accuracy per bin, each of shape (bins,).
+
+    All three are 0 for an empty bin.
+    """
 
     images: Tensor
     probability: Tensor
@@ -23,42 +26,43 @@ class Reliability(NamedTuple):
 
 
 class RiskCoverage(NamedTuple):
-    """The error among the most confident images, by their share of all images, both (points,) in float64."""
+    """The error rate among the most confident images at each coverage, both of shape (points,) in float64."""
 
     coverage: Tensor
     risk: Tensor
 
 
 def reliability_diagram(probability: Values, correct: Values, bins: int = BINS) -> Reliability:
-    """Count images by the probability (N,) of their prediction, and how many of them are correct (N,)."""
+    """Compute a reliability diagram.
+
+    `probability` contains the probability of each prediction, and `correct` whether it is correct, both of shape (N,).
+    """
     values, hits = _columns(probability, correct)
     if len(values) and not bool(((values >= 0) & (values <= 1)).all()):
-        raise MedicError("a probability is not between 0 and 1: give probabilities, such as the sigmoid of log-odds")
+        raise MedicError("probabilities must be between 0 and 1: for log-odds, pass their sigmoid")
     place = (values * bins).long().clamp(max=bins - 1)
-    member = functional.one_hot(place, bins).double()  # a product, because scattered sums are not reproducible
+    member = functional.one_hot(place, bins).double()  # scatter-add is not reproducible on a GPU
     images = member.sum(dim=0)
     whole = images.clamp(min=1)
     return Reliability(images, values @ member / whole, hits.double() @ member / whole)
 
 
 def ece(probability: Values, correct: Values, bins: int = BINS) -> float:
-    """Return the expected calibration error: the mean distance of accuracy and probability over the bins' images."""
+    """Return the expected calibration error: the mean of |accuracy − probability| over bins, weighted by images."""
     images, predicted, actual = reliability_diagram(probability, correct, bins)
     return float((images * (predicted - actual).abs()).sum() / images.sum())
 
 
 def brier(probability: Values, correct: Values) -> float:
-    """Return the Brier score: the mean squared distance of the probability (N,) of a prediction from 1 if it is correct
-    (N,), and else from 0.
-    """
+    """Return the Brier score: the mean squared difference between probability and correctness (1 or 0)."""
     values, hits = _columns(probability, correct)
     return float((values - hits.double()).square().mean())
 
 
 def risk_coverage(confidence: Values, correct: Values) -> RiskCoverage:
-    """Return the share of wrong images among the n most confident ones, for every n.
+    """Return the error rate among the n most confident images, for every n.
 
-    Images of equal confidence are taken in random order: the risk is its mean.
+    For images of equal confidence, it is the mean over all their orders.
     """
     values, hits = _columns(confidence, correct)
     values, order = values.sort(descending=True)
@@ -70,14 +74,14 @@ def risk_coverage(confidence: Values, correct: Values) -> RiskCoverage:
 
 
 def aurc(confidence: Values, correct: Values) -> float:
-    """Return the area under the risk-coverage curve: the mean risk over all shares of the images."""
+    """Return the area under the risk-coverage curve: the mean risk over all coverages."""
     return float(risk_coverage(confidence, correct).risk.mean())
 
 
 def _columns(confidence: Values, correct: Values) -> tuple[Tensor, Tensor]:
-    """Return confidences (N,) in float64, and whether each image is correct (N,)."""
+    """Return confidences in float64 and boolean correctness, both of shape (N,)."""
     hits = torch.as_tensor(correct).bool()
     values = as_confidence(confidence, correct=hits).to(hits.device)
     if not len(values):
-        raise MedicError("no images to measure: give at least one")
+        raise MedicError("expected at least one image, got none")
     return values, hits

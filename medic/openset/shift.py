@@ -1,7 +1,7 @@
-"""Compare new samples, which have no labels, with held-out samples that the model was not trained on.
+"""Detect domain shift by comparing new unlabelled samples with held-out samples.
 
-A `Reference` is fitted on one half of the held-out samples and keeps the other half to compare with: a projection that
-is fitted on the samples it is compared with would see a shift where there is none.
+A `Reference` is fitted on one half of the held-out samples, and new samples are compared with the other half. A
+projection fitted on the same samples that it is compared with would detect shifts that do not exist.
 """
 
 import math
@@ -17,73 +17,73 @@ from medic.openset.metrics import as_confidence, check_shapes
 from medic.openset.scores import Values
 
 LARGEST = 512
-"""The most samples in each half of a reference, and the most new samples of a test."""
+"""Maximum number of samples in each half of a reference, and of new samples in a test."""
 COMPONENTS = 32
-"""The dimension to which features are projected, as in Rabanser et al. (2019)."""
+"""Number of dimensions that features are projected to, as in Rabanser et al. (2019)."""
 PERMUTATIONS = 999
 SMALLEST_P = 2 / (PERMUTATIONS + 1)
-"""The smallest p-value that both tests can reach: a permutation test has none below 1 / (PERMUTATIONS + 1)."""
+"""Smallest p-value that both tests can reach. A permutation test cannot go below 1 / (PERMUTATIONS + 1)."""
 FEWEST = 20
-"""The fewest new samples that anything is said about, and held-out samples in each half of a reference."""
+"""Minimum number of new samples, and of held-out samples in each half of a reference."""
 
 
 class Shift(NamedTuple):
-    """Estimates and test results for new samples, which have no labels, and for held-out samples of the sources."""
+    """Estimates and test results for new unlabelled samples, and for held-out samples from the source domains."""
 
     samples: int
     compared: int
-    """The number of held-out samples."""
+    """Number of held-out samples."""
     accuracy: float
-    """The estimated accuracy if all samples are of known classes; unknown samples lower it."""
+    """Estimated accuracy, assuming that all samples belong to known classes. Unknown samples lower it."""
     source_accuracy: float
     """The same estimate for the held-out samples."""
     unknown: float
-    """The estimated share of unknown samples: unknown samples that are accepted lower it, a shift raises it."""
+    """Estimated fraction of unknown samples. Accepted unknown samples lower it, and a shift raises it."""
     rejected: float
-    """The share of samples below the threshold."""
+    """Fraction of samples below the threshold."""
     source_rejected: float
-    """The share of held-out samples below the threshold."""
+    """Fraction of held-out samples below the threshold."""
     score_p: float
-    """The p-value of a two-sample test on the confidences (Kolmogorov and Smirnov)."""
+    """p-value of a two-sample Kolmogorov-Smirnov test on the confidences."""
     feature_p: float
-    """The p-value of a two-sample test on the features (maximum mean discrepancy)."""
-    # Both against the held-out samples of the domain that suits the new samples best, or of all domains together.
+    """p-value of a two-sample test on the features (maximum mean discrepancy)."""
+    # Both tests use the held-out samples of the domain that is most similar to the new samples, or of all domains.
 
     @property
     def p_value(self) -> float:
-        """The smaller p-value, corrected for two tests (Bonferroni)."""
+        """The smaller p-value, Bonferroni-corrected for two tests."""
         return min(1.0, 2 * min(self.score_p, self.feature_p))
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Held-out samples of the sources, as tensors."""
+    """Held-out samples from the source domains, stored as tensors."""
 
     level: Tensor
-    """The confidence () that as many samples reach as are classified correctly (average thresholded confidence)."""
+    """Confidence threshold that as many samples reach as are classified correctly (average thresholded confidence)."""
     confidence: Tensor
-    """Confidences (N,) of the samples to compare with."""
+    """Confidences of the samples to compare with, of shape (N,)."""
     mean: Tensor
-    """The mean feature (F,)."""
+    """Mean feature, of shape (F,)."""
     basis: Tensor
-    """The principal directions (F, K) of the features."""
+    """Principal directions of the features, of shape (F, K)."""
     projected: Tensor
-    """The projected features (N, K) of the samples to compare with."""
+    """Projected features of the samples to compare with, of shape (N, K)."""
     domain: Tensor
-    """The numbers (N,) of their domains."""
+    """Domain indices of the samples to compare with, of shape (N,)."""
 
     @classmethod
     def fit(cls, confidence: Values, correct: Values, features: Tensor, domain: Values) -> "Reference":
-        """Fit a reference on samples with confidences (M,), features (M, F) and numbers of their domains (M,).
+        """Fit a reference on M held-out samples.
 
-        `correct` (M,) says which samples are classified correctly.
+        `correct` marks the samples that are classified correctly. `domain` contains domain indices.
         """
         confidence, correct = as_confidence(confidence).cpu(), torch.as_tensor(correct).bool().cpu()
         domain = torch.as_tensor(domain).to("cpu", torch.int64)
         check_shapes(confidence=confidence, correct=correct, features=features[:, 0], domain=domain)
         count = len(confidence)
         if count < 2 * FEWEST:
-            raise MedicError(f"{count} held-out samples are too few to compare with: {2 * FEWEST} are needed")
+            raise MedicError(f"a reference requires at least {2 * FEWEST} held-out samples, got {count}")
         order = torch.randperm(count, generator=torch.Generator().manual_seed(0))[: 2 * LARGEST]
         fitted, compared = order.chunk(2)
         own, others = (features[part.to(features.device)].cpu().double() for part in (fitted, compared))
@@ -100,17 +100,17 @@ class Reference:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Every field by name."""
+        """All fields by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], features: int) -> "Reference":
-        """Restore a reference from its `tensors`; raise a ValueError if they do not fit together.
+        """Restore a reference from its `tensors`. Raise a ValueError if they are inconsistent.
 
-        `features` is the number of features F of the model.
+        `features` is the model's number of features.
         """
         if tensors.keys() != {field.name for field in fields(cls)}:
-            raise ValueError("its weights file lacks tensors of the reference, or has others")
+            raise ValueError("the reference in its weights file has missing or unexpected tensors")
         count, components = len(tensors["confidence"]), tensors["basis"].shape[-1]
         shapes = {
             "level": (),
@@ -123,24 +123,24 @@ class Reference:
         types = {"level": torch.float64, "confidence": torch.float64, "domain": torch.int64}
         for name, shape in shapes.items():
             if tensors[name].shape != shape or tensors[name].dtype != types.get(name, torch.float32):
-                raise ValueError(f"the tensor {name} of its reference has the wrong shape or type")
+                raise ValueError(f"tensor {name} of its reference has the wrong shape or type")
             infinite = name in ("level", "confidence") and not bool(tensors[name].isnan().any())
             if not infinite and not bool(tensors[name].isfinite().all()):
-                raise ValueError(f"the tensor {name} of its reference has NaN or infinity")
+                raise ValueError(f"tensor {name} of its reference contains NaN or infinity")
         if not FEWEST <= count <= LARGEST or not 0 < components <= COMPONENTS:
-            raise ValueError(f"its reference has {count} images and {components} components")
+            raise ValueError(f"the size of its reference is invalid: {count} images and {components} components")
         return cls(**tensors)
 
     def assess(self, confidence: Values, features: Tensor, threshold: float) -> Shift:
-        """Compare new samples with confidences (N,) and features (N, F) with the held-out ones.
+        """Compare new samples, given by confidences of shape (N,) and features of shape (N, F), with held-out samples.
 
-        Accuracy is estimated by the share of samples that reach `level`. The share of unknown samples is that of the
-        samples below the threshold, beyond the share of held-out samples below it: of known samples like these, the
-        threshold would reject as many.
+        The estimated accuracy is the fraction of samples that reach `level`. The estimated fraction of unknown samples
+        is the fraction below the threshold, corrected for the fraction of held-out samples below it, because the
+        threshold also rejects some known samples.
         """
         confidence = as_confidence(confidence).cpu()
         if len(confidence) < FEWEST:
-            raise MedicError(f"{len(confidence)} images are too few to be watched: {FEWEST} are needed")
+            raise MedicError(f"detecting a shift requires at least {FEWEST} images, got {len(confidence)}")
         accuracy, usual = (_mean(own >= self.level) for own in (confidence, self.confidence))
         rejected, usually_rejected = (_mean(own < threshold) for own in (confidence, self.confidence))
         beyond = (rejected - usually_rejected) / (1 - usually_rejected) if usually_rejected < 1 else 0.0
@@ -160,8 +160,8 @@ class Reference:
     def _compare(self, confidence: Tensor, features: Tensor) -> tuple[float, float]:
         """Return the p-values of both tests, on at most `LARGEST` new samples.
 
-        New samples may come from one of the source domains, or from all of them. The group in which they look most
-        usual counts, which keeps the tests valid for each.
+        New samples may come from one source domain or from all of them. The result is for the group that fits them
+        best, which keeps the tests valid in every case.
         """
         from scipy.stats import ks_2samp
 
@@ -185,16 +185,16 @@ def _mean(mask: Tensor) -> float:
 
 
 def _level(confidence: Tensor, correct: Tensor) -> Tensor:
-    """Return the confidence that as many samples (N,) reach as are correct (Garg et al. 2022)."""
+    """Return the confidence that as many samples reach as are correct (Garg et al. 2022)."""
     right = int(correct.sum())
     return confidence.sort(descending=True).values[right - 1] if right else confidence.new_tensor(math.inf)
 
 
 def mmd_test(reference: Tensor, new: Tensor, permutations: int = PERMUTATIONS) -> float:
-    """Return the p-value of a permutation test on the maximum mean discrepancy of samples (N, K) and (M, K).
+    """Return the p-value of a permutation test on the maximum mean discrepancy between two samples.
 
-    The kernel is Gaussian, with the median distance of the joint samples as its width (Gretton et al. 2012). The
-    permutations are the same for every call.
+    The samples have shapes (N, K) and (M, K). The kernel is Gaussian, with the median distance between the pooled
+    samples as its width (Gretton et al. 2012). Every call uses the same permutations.
     """
     joined = torch.cat([reference, new])
     squared = torch.cdist(joined, joined).square()
@@ -205,5 +205,5 @@ def mmd_test(reference: Tensor, new: Tensor, permutations: int = PERMUTATIONS) -
     orders = torch.stack([torch.randperm(len(joined), generator=generator) for _ in range(permutations)])
     weights = torch.cat([weight[None], weight[orders]]).to(kernel)
     discrepancy = ((weights @ kernel) * weights).sum(1)
-    # The observed value counts as one of the permutations, so that the p-value is never 0.
+    # The observed value counts as one permutation, so that the p-value is never 0.
     return _mean(discrepancy >= discrepancy[0] - 1e-12)  # up to rounding

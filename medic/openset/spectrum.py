@@ -1,7 +1,7 @@
-"""Full-spectrum evaluation: known and unknown samples, of the source domains and of the target, ranked together.
+"""Full-spectrum evaluation, which ranks known and unknown samples from the source domains and the target together.
 
-OpenOOD calls known samples of another domain *covariate-shifted*: a detector should accept them, and reject unknown
-samples wherever they come from. A score that reacts to the domain rejects them instead.
+OpenOOD calls known samples from another domain *covariate-shifted*. A detector should accept them and reject unknown
+samples from any domain. A score that is sensitive to the domain rejects covariate-shifted samples instead.
 """
 
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from medic.openset.scores import Values
 
 
 def rank_groups(known: Values, unknown: Values) -> Ranking:
-    """Rank the confidences of known (N,) and of unknown samples (M,), without their classes."""
+    """Rank the confidences of known samples, of shape (N,), and unknown samples, of shape (M,), ignoring classes."""
     groups = as_confidence(known), as_confidence(unknown)
     label = torch.cat(
         [torch.full_like(group, value, dtype=torch.int64) for group, value in zip(groups, (0, -1), strict=True)]
@@ -25,19 +25,19 @@ def rank_groups(known: Values, unknown: Values) -> Ranking:
 
 
 class Place(NamedTuple):
-    """The confidences of the known and of the unknown samples of one place, (N,) each; there may be no unknown one."""
+    """Confidences of known and unknown samples from one place. `unknown` may be empty."""
 
     known: Tensor
     unknown: Tensor
 
     @classmethod
     def of(cls, confidence: Tensor, known: Tensor) -> "Place":
-        """Divide confidences (N,) by a mask (N,) of the known samples."""
+        """Split confidences by a mask of known samples, both of shape (N,)."""
         return cls(confidence[known], confidence[~known])
 
 
 class Spectrum(NamedTuple):
-    """Held-out samples of the source domains, and samples of a target."""
+    """Confidences of held-out source samples and of target samples."""
 
     source: Place
     target: Place
@@ -45,7 +45,7 @@ class Spectrum(NamedTuple):
     def domain_auroc(self) -> float:
         """Return the score's domain sensitivity: P(source > target) + ½ P(source = target) for two known samples.
 
-        At 0.5 the score does not react to the domain. Above it, known images of the target look unknown.
+        At 0.5, the score does not depend on the domain. Above 0.5, known target images look unknown.
         """
         return rank_groups(self.source.known, self.target.known).auroc()
 

@@ -1,4 +1,4 @@
-"""Rules that choose the threshold of a score. A sample is known if its confidence is at least the threshold."""
+"""Rules that choose the threshold of a score. Samples at or above the threshold count as known."""
 
 import math
 from collections.abc import Callable
@@ -19,8 +19,8 @@ from medic.utils.parts import Limits, check_range
 class Threshold(NamedTuple):
     """A threshold and the rule that chose it.
 
-    `value` is on the scale of the confidence, as `decide` and `hscore` expect it. `probability` is the same threshold
-    as a probability, if the score is one.
+    `value` is on the scale of the confidence, as `decide` and `hscore` expect. `probability` is the same threshold as a
+    probability, or None if the score is not a probability.
     """
 
     value: float
@@ -29,69 +29,72 @@ class Threshold(NamedTuple):
 
     @classmethod
     def of(cls, value: float, rule: str, probability: bool) -> "Threshold":
-        """Return the threshold at a confidence, which is the log-odds of a probability if the score is one."""
+        """Create a threshold at a confidence. `probability` marks confidences that are log-odds of a probability."""
         return cls(value, rule, float(torch.tensor(value).double().sigmoid()) if probability else None)
 
     @property
     def display_value(self) -> float:
-        """The threshold for people: as a probability if the score is one."""
+        """The threshold to display: a probability if the score is one, otherwise `value`."""
         return self.value if self.probability is None else self.probability
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A named threshold rule: `function(score, ...)` takes what it `needs` (validation, target, label) by keyword."""
+    """A named threshold rule. `function(score, ...)` takes the arguments in `needs` by keyword.
+
+    `needs` may contain "validation", "target" and "label".
+    """
 
     name: str
     function: Callable[..., Threshold]
     needs: tuple[str, ...]
     description: str
     of: Literal["probability", "rejects"] | None = None
-    """The attribute that a score must have: it is a probability, or it rejects samples itself."""
+    """Required score attribute: the score must be a probability, or reject samples itself."""
 
     def goes_with(self, score: Score) -> bool:
-        """Whether the rule can choose a threshold for a score."""
+        """Return whether the rule can choose a threshold for a score."""
         return self.of is None or bool(getattr(score, self.of))
 
     def check(self, score: Score) -> None:
-        """Refuse a score that the rule does not support."""
+        """Raise an error if the rule does not support a score."""
         if not self.goes_with(score):
             names = " or ".join([name for name, entry in SCORES.items() if self.goes_with(entry)][:2])
-            lacks = {"probability": "is not a probability", "rejects": "has no decision for unknown"}[str(self.of)]
+            lacks = {"probability": "is not a probability", "rejects": "does not reject images itself"}[str(self.of)]
             raise MedicError(
                 f"threshold {self.name!r} does not support score {score.name!r}, which {lacks}: "
-                f"score by {names}, or use the rule source"
+                f"use score {names}, or threshold source"
             )
 
     @property
     def oracle(self) -> bool:
-        """Whether the rule reads target labels, which nobody has when a model is used."""
+        """Whether the rule uses target labels, which are not available in practice."""
         return "label" in self.needs
 
     @property
     def transductive(self) -> bool:
-        """Whether the rule reads target samples without their labels."""
+        """Whether the rule uses target samples without their labels."""
         return "target" in self.needs and not self.oracle
 
 
 def source(score: Score, *, validation: AnyOutput, accept: float = 0.9) -> Threshold:
-    """Return the largest threshold that accepts a sample like those of `validation` with probability `accept`.
+    """Return the largest threshold that accepts samples like those in `validation` with probability `accept`.
 
-    The target is not used; see `conformal`. If there are too few samples to promise this, it is the smallest confidence
-    of theirs. The default is the result of a study (docs/studies.md).
+    The rule does not use the target; see `conformal`. With too few samples for this guarantee, the threshold is their
+    smallest confidence. The default for `accept` comes from a study (docs/studies.md).
     """
     check_range("threshold rule source", Limits(0, 1, above=True), accept=accept)
     confidence = score(validation)
     if not len(confidence):
-        raise MedicError("the threshold rule 'source' was given no validation sample")
+        raise MedicError("threshold rule 'source' requires at least one validation sample, got none")
     value = conformal(confidence, min(accept, highest_acceptance(len(confidence))))
     return Threshold.of(value, "source", score.probability)
 
 
 def fixed(score: Score, *, probability: float = 0.5) -> Threshold:
-    """Return a fixed probability p as log(p / (1 − p)), the scale of the confidence; the score must be a probability.
+    """Return the threshold at a fixed probability p, as log-odds log(p / (1 − p)). The score must be a probability.
 
-    0.5 is the rule of OVANet: a sample is unknown if the negative channel wins.
+    The default, 0.5, is OVANet's rule: a sample is unknown if the negative channel wins.
     """
     RULES["fixed"].check(score)
     check_range("threshold rule fixed", Limits(0, 1), probability=probability)
@@ -99,47 +102,48 @@ def fixed(score: Score, *, probability: float = 0.5) -> Threshold:
 
 
 def chosen_threshold(score: Score, number: float) -> Threshold:
-    """Return a threshold that a person chose: a probability if the score is one, otherwise a number on its scale."""
+    """Return a user-provided threshold: a probability if the score is one, otherwise a value of the score."""
     if math.isnan(number):
-        raise MedicError("threshold nan: give a number")
+        raise MedicError("threshold must be a number, got nan")
     if not score.probability:
         return Threshold(float(number), "fixed")
     if not 0 <= number <= 1:
-        raise MedicError(f"threshold {number:g}: score {score.name!r} is a probability, give 0 to 1")
+        raise MedicError(f"threshold must be from 0 to 1 because score {score.name!r} is a probability, got {number:g}")
     return fixed(score, probability=float(number))
 
 
 def mixture(score: Score, *, target: AnyOutput) -> Threshold:
-    """Return the threshold between two components of the *target's* confidences, without labels; see `two_components`.
+    """Return the threshold between two components fitted to the *target's* confidences; see `two_components`.
 
-    It is transductive: it sees all samples that it decides on.
+    The rule uses no labels, but it is transductive: it uses all samples that it decides on.
     """
     return Threshold.of(two_components(score(target)), "two-components", score.probability)
 
 
 def hard(score: Score) -> Threshold:
-    """Return 0, the threshold of a system that decides itself: a sample is known if "unknown" is not the largest."""
+    """Return 0, the threshold of a system that decides itself: unknown samples have "unknown" as the largest logit."""
     RULES["hard"].check(score)
     return Threshold(0.0, "hard")
 
 
 def oracle_10(score: Score, *, target: AnyOutput, label: Values) -> Threshold:
-    """Return an oracle: the best of ten thresholds by H-score on the *target*, with its labels and unknown samples.
+    """Return an oracle threshold: the best of ten by H-score on the labelled *target*, including unknown samples.
 
-    The authors' published H-scores use this rule. It is optimistic, because nobody can choose this threshold without
-    target labels. The ten are μ_i = lo + (hi − lo)·i/9. lo and hi are the extremes over all samples of max_k p_k, or
-    for a one-vs-all score of max_k q_k, although its decisions use q_ŷ. Decisions are taken on probabilities if the
-    score is one, otherwise on its plain value. The first of equally good thresholds wins.
+    The authors' published H-scores use this rule. It is optimistic, because choosing the threshold requires target
+    labels. The candidates are μ_i = lo + (hi − lo)·i/9. lo and hi are the extremes of max_k p_k over all samples. For a
+    one-vs-all score they are the extremes of max_k q_k, although its decisions use q_ŷ. Candidates are compared with
+    probabilities if the score is a probability, otherwise with the score itself. The first of equally good candidates
+    wins.
     """
     target = CheckedOutput.of(target)
     confidence = as_confidence(score(target))
     if not len(confidence):
-        raise MedicError("the threshold rule 'oracle-10' was given no target sample")
+        raise MedicError("threshold rule 'oracle-10' requires at least one target sample, got none")
     return best_of_ten(score, target, confidence, Outcomes.of(target.prediction, label))
 
 
 def best_of_ten(score: Score, target: CheckedOutput, confidence: Tensor, outcomes: Outcomes) -> Threshold:
-    """Return the threshold of `oracle_10` from confidences (N,) and outcomes that were computed before."""
+    """Return the threshold of `oracle_10` from precomputed confidences and outcomes."""
     spread = target.log_odds.amax(dim=1).detach() if "ova" in score.needs else confidence
     level = confidence
     if score.probability:
@@ -149,7 +153,7 @@ def best_of_ten(score: Score, target: CheckedOutput, confidence: Tensor, outcome
     best = grid[hscores.index(max(hscores))]
     if not score.probability:
         return Threshold(best, "oracle-10")
-    # The sigmoid rounds: samples at μ can have log-odds below those of μ, and the value must accept them too.
+    # The sigmoid rounds, so samples at μ can have log-odds below those of μ. The value must accept them too.
     accepted = confidence[level >= best]
     value = torch.cat([accepted, accepted.new_tensor([_logit(best)])]).min()
     return Threshold(float(value), "oracle-10", best)
@@ -164,9 +168,14 @@ RULES: dict[str, Rule] = {
     for entry in (
         Rule("source", source, ("validation",), "accepts 90% of held-out source images"),
         Rule("fixed", fixed, (), "a fixed probability, 0.5 by default", of="probability"),
-        Rule("hard", hard, (), "the system's own decision for unknown", of="rejects"),
-        Rule("two-components", mixture, ("target",), "between two components of the unlabelled target: transductive"),
-        Rule("oracle-10", oracle_10, ("target", "label"), "best H-score of ten values on the labelled target"),
+        Rule("hard", hard, (), "the system's own decision about unknown images", of="rejects"),
+        Rule(
+            "two-components",
+            mixture,
+            ("target",),
+            "boundary between two components fitted to unlabelled target scores (transductive)",
+        ),
+        Rule("oracle-10", oracle_10, ("target", "label"), "best H-score among ten thresholds on the labelled target"),
     )
 }
 
@@ -182,11 +191,12 @@ def threshold(
 ) -> Threshold:
     """Return the threshold that `rule` chooses for `score`.
 
-    `validation` is the output on source validation samples, `target` the output on target samples with labels
-    `label`; a rule receives only what it needs. `options` are arguments of its function: `accept`, `probability`.
+    `validation` contains the outputs for source validation samples, and `target` the outputs for target samples with
+    labels `label`. A rule receives only the arguments that it requires. `options` are passed to the rule's function:
+    `accept` for `source`, `probability` for `fixed`.
     """
     chosen = RULES[check_choice("threshold rule", rule, RULES)]
     arguments: dict[str, Any] = {"validation": validation, "target": target, "label": label}
     if missing := [name for name in chosen.needs if arguments[name] is None]:
-        raise MedicError(f"the threshold rule {rule!r} needs {' and '.join(missing)}, which was not given")
+        raise MedicError(f"threshold rule {rule!r} is missing required arguments: {' and '.join(missing)}")
     return chosen.function(get_score(score), **{name: arguments[name] for name in chosen.needs}, **options)

@@ -1,4 +1,4 @@
-"""The maximum likelihood fit of a Weibull distribution, in float64."""
+"""Maximum likelihood fit of a Weibull distribution, in float64."""
 
 import math
 
@@ -6,25 +6,25 @@ import torch
 from torch import Tensor
 
 MAX_SHAPE = 1e10
-"""Upper bound of the shape k, reached by equal distances, whose likelihood grows with k without limit.
+"""Upper bound on the shape k. If all distances are equal, the likelihood grows with k without limit.
 
-At OpenMax's default shift the distribution function is then a step 1e-6 wide, and the power k of a ratio near 1 still
-has six digits.
+At this bound and OpenMax's default shift, the distribution function is a step 1e-6 wide, and the k-th power of a ratio
+near 1 still has six correct digits.
 """
 
 
 def fit_weibull(distances: Tensor, shift: float) -> tuple[float, float]:
-    """Return shape k and scale λ of the most likely Weibull distribution of s = d − min d + `shift`, d (n,) distances.
+    """Fit a Weibull distribution to s = d − min d + `shift`, where d are distances. Return its shape k and scale λ.
 
-    k is the root of Σ s^k ln s / Σ s^k − 1/k − mean ln s, which grows with k, and λ = (mean s^k)^(1/k).
+    k is the root of Σ s^k ln s / Σ s^k − 1/k − mean ln s, which increases with k, and λ = (mean s^k)^(1/k).
     """
     tail = distances.detach().to("cpu", torch.float64)
     moved = tail - tail.min() + shift
     top = moved.max()
-    # ln(s / max s), accurate even if the shift is so large that s hardly varies.
+    # ln(s / max s), accurate even if a large shift leaves hardly any variation in s.
     log = torch.where(moved < top / 2, moved.log() - top.log(), ((tail - tail.max()) / top).log1p())
     mean = float(log.mean())
-    # At k = 1 / (−mean) the function is Σ s^k ln(s / max s) / Σ s^k, which is not positive: no root lies below.
+    # At k = 1 / (−mean), the function is Σ s^k ln(s / max s) / Σ s^k ≤ 0, so no root lies below.
     shape = low = 1 / max(-mean, 1 / MAX_SHAPE)
     high, step = MAX_SHAPE, math.inf
     while abs(step) > 1e-13:
@@ -33,7 +33,7 @@ def fit_weibull(distances: Tensor, shift: float) -> tuple[float, float]:
         value = float(centre) - mean - 1 / shape
         slope = float(weight @ (log - centre).square()) + 1 / shape**2
         low, high = (shape, high) if value < 0 else (low, shape)
-        # Newton's method on ln k; bisection where a step leaves the bracket or converges too slowly.
+        # Newton's method on ln k, with bisection if a step leaves the bracket or converges too slowly.
         last, step = step, -value / (shape * slope)
         if not math.log(low / shape) <= step <= math.log(high / shape) or abs(step) > abs(last) / 2:
             step = math.log(low / shape) / 2 + math.log(high / shape) / 2

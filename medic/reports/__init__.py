@@ -1,1 +1,1 @@
-"""Reports: tables for a terminal, pages for a browser."""
+"""Reports: tables for the terminal and pages for the browser."""

@@ -1,4 +1,4 @@
-"""The paper's numbers beside ours."""
+"""The paper's numbers next to ours."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,13 +14,13 @@ from medic.runs.run import Run
 
 
 def paper_metrics(name: str) -> tuple[Metric, ...]:
-    """Return the metrics of a table of the paper."""
-    published_table(name)  # a figure has no numbers to compare with
+    """Return the metrics of one of the paper's tables."""
+    published_table(name)  # raises for a figure, which has no numbers to compare with
     return reproduction(name).metrics
 
 
 class AgainstPaper:
-    """The paper's values for the cells of a table, with the conditions that differ from the paper's."""
+    """The paper's values for the cells of a table, and the conditions in which our runs differ."""
 
     def __init__(self, table: Table, paper: Reproduction) -> None:
         self._table, self._paper = table, paper
@@ -31,7 +31,7 @@ class AgainstPaper:
         self._differences_by_cell: dict[tuple[str, str], Differences] = {}
 
     def __call__(self, metric: Metric, row: Row, column: str) -> Reference | None:
-        """Return the paper's value of a cell, and the reasons why ours cannot be compared with it."""
+        """Return the paper's value for a cell, and the reasons why ours is not comparable with it."""
         title = AVERAGE if column == AVERAGE else self._titles.get(column)
         if row.paper is None or title is None or not self._titles:
             return None
@@ -39,7 +39,7 @@ class AgainstPaper:
         return None if value is None else Reference(value, self._obstacles(metric, row, column))
 
     def notes(self) -> Iterator[str]:
-        """Yield the differences of the table's runs from the paper's."""
+        """Yield the differences between the table's runs and the paper's."""
         cells = [self._differences(row, column) for row in self._table.rows for column in self._titles]
         texts = dict.fromkeys(
             f"{name} {value_text(diff.ours, 'none')} ({diff.source}: {value_text(diff.theirs, 'none')})"
@@ -48,7 +48,7 @@ class AgainstPaper:
         )
         if texts:
             more = f", and {len(texts) - 8} more" if len(texts) > 8 else ""
-            yield f"differs from the paper: {', '.join(list(texts)[:8])}{more}"
+            yield f"differences from the paper: {', '.join(list(texts)[:8])}{more}"
 
     def _obstacles(self, metric: Metric, row: Row, column: str) -> tuple[str, ...]:
         columns = list(self._titles) if column == AVERAGE else [column]
@@ -64,7 +64,7 @@ class AgainstPaper:
         return self._lines[row.paper or "", row.variant]
 
     def _differences(self, row: Row, column: str) -> Differences:
-        """Return the conditions of a cell that differ from the paper's."""
+        """Return a cell's conditions that differ from the paper's."""
         if row.paper is None or column not in row.cells:
             return {}
         key = row.label, column
@@ -80,7 +80,7 @@ class AgainstPaper:
 
 
 def beside_paper(table: Table, name: str) -> tuple[Table, AgainstPaper]:
-    """Return a table whose rows are matched to the rows of a table of the paper, and the paper's values for it."""
+    """Match a table's rows to those of one of the paper's tables; return the table and the paper's values."""
     paper = reproduction(name)
     conditions, titles = _conditions(name), _column_titles(table, paper)
     rows, ambiguous = [], []
@@ -99,24 +99,24 @@ def beside_paper(table: Table, name: str) -> tuple[Table, AgainstPaper]:
     notes = [*table.notes, *against.notes()]
     if any(metric.key == "hscore/oracle-10" for metric in table.metrics):
         title = METRICS["hscore/oracle-10"].paper
-        notes.append(f"{title} is at the best of ten thresholds on the target, as in the code of MEDIC")
+        notes.append(f"{title} uses the best of ten thresholds on the target, as in MEDIC's code")
     if not titles:
-        notes.append(f"no column is one of {name}: make the table with `medic reproduce {name}`")
+        notes.append(f"no column matches a column of {name}: create the table with `medic reproduce {name}`")
     elif ambiguous:
         notes.append(
-            f"several rows of {name} have the settings of {'; '.join(ambiguous)}: make the table with "
+            f"several rows of {name} match the settings of {'; '.join(ambiguous)}: create the table with "
             f"`medic reproduce {name}`"
         )
     return replace(named, notes=tuple(notes)), against
 
 
 def _conditions(name: str) -> Conditions:
-    """Return the paper's settings of a table by both protocols; on ties, a run is nearest to the authors' code."""
+    """Return the paper's settings for a table under both protocols. On ties, the authors' code comes first."""
     return Conditions({protocol: reproduction(name, protocol=protocol) for protocol in ("authors", "paper")})
 
 
 def _matching(lines: Sequence[Line], runs: Sequence[tuple[str, Run]], conditions: Conditions) -> list[Line]:
-    """Return the lines of a method that runs may belong to, by the settings that differ between these lines."""
+    """Return the rows of a method that match the runs in all settings that differ between these rows."""
     settings = [line.settings for line in lines]
     names = {name for one in settings for name in one}
     telling = {name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)}
@@ -128,7 +128,7 @@ def _matching(lines: Sequence[Line], runs: Sequence[tuple[str, Run]], conditions
 
 
 def _column_titles(table: Table, paper: Reproduction) -> dict[str, str]:
-    """Return the paper's titles of our columns, for those that the paper's table has."""
+    """Return the paper's titles for our columns, for the columns that the paper's table contains."""
     if table.kind == "column":
         return {column: column for column in table.columns if column in paper.columns}
     titles: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The charts of a run's report, as series of points."""
+"""Charts for a run's report, as series of points."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,15 +12,15 @@ from medic import openset
 from medic.runs.run import Run
 
 POINTS = 300
-"""The most points of a curve."""
+"""Maximum number of points in a curve."""
 DASHES = ("6 3", "2 3", "9 3 2 3", "1 4", "12 4")
-"""The lines of scores other than the run's own, or of targets other than the first."""
+"""Dash patterns for scores other than the run's own, or for targets other than the first."""
 FEW = 10
-"""Images of a bin from which on its accuracy is drawn."""
+"""Minimum number of images in a bin for its accuracy to be drawn."""
 
 
 class Part(NamedTuple):
-    """Images that are looked at together: a target domain, or the held-out images of the sources."""
+    """A group of images: one target domain, or the held-out source images."""
 
     name: str
     rows: NDArray[np.bool_]
@@ -33,12 +33,12 @@ def score_name(run: Run) -> str:
 
 
 def is_probability(run: Run) -> bool:
-    """Whether the sigmoid of the run's score is a probability; only then its threshold is one."""
+    """Return whether the sigmoid of the run's score, and so its threshold, is a probability."""
     return (run.description["threshold"] or {}).get("probability") is not None
 
 
 def make_curves(run: Run, parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
-    """Yield the charts of a run: training, OSCR, the full spectrum, risk and coverage, and reliability."""
+    """Yield a run's charts: training, OSCR, full spectrum, risk-coverage, and reliability."""
     yield from _learning(run)
     for part in parts:
         if _is_open(run, part) and not part.source:
@@ -51,13 +51,13 @@ def make_curves(run: Run, parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
 
 
 def _is_open(run: Run, part: Part) -> bool:
-    """Whether a part has known and unknown images."""
+    """Return whether a part contains both known and unknown images."""
     unknown = run.predictions["label"][part.rows] < 0
     return bool(unknown.any()) and not bool(unknown.all())
 
 
 def _learning(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield the curves of the evaluations: the training loss, the validation loss, and accuracies."""
+    """Yield the learning curves: training loss, validation loss, and metrics."""
     records = [record for record in run.records if not record.get("averaged")]
     if len(records) < 2:
         return
@@ -65,7 +65,7 @@ def _learning(run: Run) -> Iterator[dict[str, Any]]:
     def series(
         name: str, colour: str, part: str | None, key: str, scale: float = 1.0, dash: str | None = None
     ) -> list[dict[str, Any]]:
-        """Return a curve, unless no record has a number for it; points without one are left out."""
+        """Return a curve in a list, or an empty list if no record contains the key."""
         values = [(record if part is None else record[part]).get(key) for record in records]
         numbers = [None if value is None else scale * float(value) for value in values]
         if not any(value is not None and math.isfinite(value) for value in numbers):
@@ -93,12 +93,12 @@ def _learning(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def _oscr(run: Run, part: Part) -> dict[str, Any]:
-    """Return the OSCR curve of every score on a target: a line each, its area in the name."""
+    """Return the OSCR curves on a target, one line per score, with the area in its name."""
     split = run.predictions["split"] == "target"
     output, label, _ = run.outputs("target").where(torch.from_numpy(part.rows[split]))
     prediction = openset.predicted_class(output)
     own = score_name(run)
-    confidences = {own: run.predictions["confidence"][part.rows]}  # as recorded: a plug-in's code is not executed
+    confidences = {own: run.predictions["confidence"][part.rows]}  # as recorded, because plug-in code is not executed
     confidences |= {
         name: np.asarray(one(output))
         for name, one in openset.SCORES.items()
@@ -127,10 +127,10 @@ def _oscr(run: Run, part: Part) -> dict[str, Any]:
 
 
 def _spectrum(run: Run, parts: Sequence[Part]) -> dict[str, Any] | None:
-    """Return how many images of every group are rejected, by the share of known source images that are.
+    """Return a chart of the share of images rejected in each group, against the share of known source images rejected.
 
-    The area under a line is the AUROC of known source images against the group. Known images of the target lie on the
-    diagonal if the score does not react to the domain. None without a target or without held-out source images.
+    The area under a line is the AUROC of known source images against the group. If the score does not depend on the
+    domain, known target images lie on the diagonal. Returns None without a target or held-out source images.
     """
     columns, targets = run.predictions, [part for part in parts if not part.source]
     known = columns["label"] >= 0
@@ -150,22 +150,22 @@ def _spectrum(run: Run, parts: Sequence[Part]) -> dict[str, Any] | None:
     for group, (rows, colour, dash) in groups.items():
         if rows.any():
             ranking = openset.rank_groups(columns["confidence"][source & known], columns["confidence"][rows])
-            # From the least confident image on: what is rejected.
+            # Rejected images come first: reverse the ranking to start with the least confident image.
             x, y = (1 - np.asarray(counts / counts[-1])[::-1] for counts in (ranking.known, ranking.unknown))
             kept = thinned(len(x))
             points = {"x": (100 * x[kept]).tolist(), "y": (100 * y[kept]).tolist()}
             title = f"{group}: AUROC {100 * ranking.auroc():.1f}"
             series.append({"name": title, "colour": colour, "dash": dash, **points})
     return percent_chart(
-        "Full spectrum: what is rejected, by domain",
+        "Full spectrum: rejected images by domain",
         series,
-        "% of the known source images rejected",
-        "% of the group rejected",
+        "% of known source images rejected",
+        "% of group rejected",
     )
 
 
 def _risk_coverage(run: Run, parts: Sequence[Part]) -> dict[str, Any]:
-    """Return the share of wrong images among the most confident ones, by target; unknown images count as wrong."""
+    """Return a chart of the error rate among the most confident images of each target; unknown images are errors."""
     series = []
     for part, style in zip(parts, _styles(parts), strict=True):
         confidence, correct = run.predictions["confidence"][part.rows], _correct(run, part)
@@ -174,17 +174,17 @@ def _risk_coverage(run: Run, parts: Sequence[Part]) -> dict[str, Any]:
         name = f"{part.name}: AURC {100 * openset.aurc(confidence, correct):.1f}"
         series.append({"name": name, **style, "x": (100 * coverage[kept]).tolist(), "y": (100 * risk[kept]).tolist()})
     return percent_chart(
-        "Mistakes among the most confident images",
+        "Errors among the most confident images",
         series,
-        "% of the images, the most confident first",
-        "% of them wrong or unknown",
+        "% of images, most confident first",
+        "% wrong or unknown",
     )
 
 
 def _reliability(run: Run, parts: Sequence[Part]) -> dict[str, Any]:
-    """Return how often known images are named correctly, by the probability that the score gives."""
+    """Return a chart of the accuracy on known images against the probability predicted by the score."""
     series: list[dict[str, Any]] = [
-        {"name": "reliable", "colour": "var(--soft)", "dash": "1 4", "x": [0, 100], "y": [0, 100]}
+        {"name": "perfect calibration", "colour": "var(--soft)", "dash": "1 4", "x": [0, 100], "y": [0, 100]}
     ]
     for part, style in zip(parts, _styles(parts), strict=True):
         known = run.predictions["label"][part.rows] >= 0
@@ -198,30 +198,30 @@ def _reliability(run: Run, parts: Sequence[Part]) -> dict[str, Any]:
         x, y = ((100 * values[kept]).tolist() for values in (predicted, accuracy))
         series.append({"name": name, **style, "x": x, "y": y})
     return percent_chart(
-        "Reliability: known images named correctly, by their score", series, "score as a probability, %", "% correct"
+        "Reliability: accuracy on known images, by score", series, "score as a probability, %", "% correct"
     )
 
 
 def percent_chart(title: str, series: Sequence[Mapping[str, Any]], x: str, y: str) -> dict[str, Any]:
-    """Return a chart of shares in percent against shares in percent."""
+    """Return a chart with both axes in percent, from 0 to 100."""
     return {"title": title, "series": series, "x": x, "y": y, "range": [0, 100]}
 
 
 def thinned(points: int) -> NDArray[np.intp]:
-    """Return the positions of at most `POINTS` points of a curve, spread evenly, with both ends."""
+    """Return the indices of at most `POINTS` evenly spaced points on a curve, including both ends."""
     positions: NDArray[np.intp] = np.unique(np.linspace(0, points - 1, min(POINTS, points)).astype(int))
     return positions
 
 
 def _correct(run: Run, part: Part) -> NDArray[np.bool_]:
-    """Return which images of a part are named correctly when none is rejected; unknown ones are not."""
+    """Return which images of a part are classified correctly without rejection; unknown images never are."""
     rows = part.rows
     named: NDArray[np.bool_] = run.predictions["logits"][rows].argmax(1) == run.predictions["label"][rows]
     return named
 
 
 def _styles(parts: Sequence[Part]) -> Iterator[dict[str, str | None]]:
-    """Yield the colour and the dashes of every part: targets dark, the sources lighter."""
+    """Yield the colour and dash pattern for each part: targets dark, sources lighter."""
     targets = 0
     for part in parts:
         if part.source:

@@ -1,4 +1,4 @@
-"""Pages: one HTML file each, with its style, script and data inside, that opens anywhere and asks for nothing."""
+"""HTML pages, each a self-contained file with its style, script and data, without external requests."""
 
 import base64
 import hashlib
@@ -20,10 +20,10 @@ ASSETS = files("medic.reports") / "assets"
 
 
 def write_page(path: Path, name: str, title: str, data: Mapping[str, Any], **content: Any) -> Path:
-    """Write a page from the template and the script of this name.
+    """Write a page from the template and script called `name`.
 
-    `data` reaches the script as JSON, in which NaN and infinities are null; `content` reaches the template. Names of
-    classes or files are shown as text, whatever they contain: the template escapes it, and no other script may run.
+    `data` is passed to the script as JSON, with NaN and infinities as null. `content` is passed to the template. Class
+    and file names cannot inject code: the template escapes them, and the page allows no other scripts.
     """
     script = "\n".join((ASSETS / file).read_text(encoding="utf-8") for file in ("charts.js", f"{name}.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -44,5 +44,5 @@ def write_page(path: Path, name: str, title: str, data: Mapping[str, Any], **con
 
 
 def packed(values: NDArray[Any]) -> str:
-    """Return float64 values as text that the script reads without loss."""
+    """Encode float64 values as text that the script decodes without loss."""
     return base64.b64encode(np.ascontiguousarray(values, dtype="<f8").tobytes()).decode()

@@ -1,4 +1,4 @@
-"""The report of a run: what came out, where the threshold lies, what was confused, and how to repeat it."""
+"""The report of a run: results, threshold, confusions, and how to reproduce the run."""
 
 import math
 import shlex
@@ -21,16 +21,16 @@ from medic.runs.layout import config_file
 from medic.runs.run import Run
 
 SUMMARY_METRICS = ("acc", "hscore", "acc_k", "acc_u", "oscr", "auroc")
-"""The numbers at the top of a report."""
+"""Metrics at the top of a report."""
 EXAMPLES = 60
-"""Images of each kind in the gallery, if no more classes have some: every class has at least one."""
+"""Target number of gallery images of each kind. It may be exceeded, because every class shows at least one image."""
 
 
 def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
-    """Write the report of a finished run; images are shown from below `root`."""
+    """Write the report of a finished run, with images loaded from `root`."""
     config, images, parts = run.config, run.decisions, _parts(run)
     threshold = _threshold(run) if (images.label >= images.known).any() else None
-    gallery, bench = _gallery(images, parts), BENCHMARKS.get(config.data.dataset)  # None for a plug-in's
+    gallery, bench = _gallery(images, parts), BENCHMARKS.get(config.data.dataset)  # None for a dataset from a plug-in
     items: list[dict[str, Any]] = [
         {"part": part, "label": int(images.label[row]), "prediction": int(images.predicted[row]),
          "path": str(run.predictions["path"][row])}
@@ -71,9 +71,9 @@ def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
 
 
 def _parts(run: Run) -> list[Part]:
-    """Return the target domains, and the held-out images of the sources with those of unknown classes there.
+    """Return one part per target domain, and one part for held-out source images, known and unknown.
 
-    Without a target the held-out images are evaluated by domain.
+    Without a target, the held-out images are evaluated by domain.
     """
     split, domain = run.predictions["split"], run.predictions["domain"]
     parts = [Part(name, (split == "target") & (domain == name), False) for name in _tested(run)]
@@ -83,12 +83,12 @@ def _parts(run: Run) -> list[Part]:
 
 
 def _tested(run: Run) -> list[str]:
-    """Return the domains of evaluated images."""
+    """Return the domains on which the run was evaluated."""
     return run.config.data.target or run.config.data.sources
 
 
 def _threshold(run: Run) -> Threshold | None:
-    """Return the threshold of the selected evaluation, or else that of the model, if they have one."""
+    """Return the selected evaluation's threshold, or else the model's, or None."""
     for metrics in (run.record["target"], run.record.get("source", {})):
         if "threshold" in metrics:
             rule = str(metrics.get("threshold_rule", run.config.evaluation.threshold))
@@ -100,9 +100,9 @@ def _threshold(run: Run) -> Threshold | None:
 
 
 def _groups(images: Decisions, rows: NDArray[np.bool_]) -> dict[str, Any]:
-    """Return the confidences of a part, sorted within groups of true and predicted class: all that a threshold needs.
+    """Return the confidences of a part, sorted within groups of true and predicted class.
 
-    A group is (true class, predicted class, start, count).
+    The script computes all metrics from these at any threshold. A group is (true class, predicted class, start, count).
     """
     label, prediction, confidence = images.label[rows], images.predicted[rows], images.confidence[rows]
     order = np.lexsort((confidence, prediction, label))
@@ -113,10 +113,10 @@ def _groups(images: Decisions, rows: NDArray[np.bool_]) -> dict[str, Any]:
 
 
 def _gallery(images: Decisions, parts: Sequence[Part]) -> list[tuple[int, int]]:
-    """Return the images of the targets that a reader may want to see, as part and row, the most confident first.
+    """Return the target images for the gallery as pairs of part and row, most confident first.
 
-    Those are mistakes, unknown images, and right ones with a low score, of which every threshold rejects some. Every
-    class has its share of each kind.
+    The gallery shows errors, unknown images, and correct images with a low score, which some thresholds reject. Each
+    class gets an equal share of each kind.
     """
     known, right = images.label < images.known, images.label == images.predicted
     examples: list[tuple[int, int]] = []
@@ -138,19 +138,21 @@ def _gallery(images: Decisions, parts: Sequence[Part]) -> list[tuple[int, int]]:
 
 
 def _aim(run: Run) -> str:
-    """Return the target domains, or that there are none."""
+    """Return the target domains for the title, or `all domains`."""
     return f"target {', '.join(run.config.data.target)}" if run.config.data.target else "all domains"
 
 
 def _sentences(run: Run) -> Iterator[str]:
-    """Yield what was trained and tested, and the results."""
+    """Yield sentences about training, testing and the results."""
     data, target, tested = run.config.data, run.predictions["split"] == "target", _tested(run)
     unknown, several = int((run.predictions["label"][target] < 0).sum()), len(tested) > 1
     images = f"images from {_listed(tested)}, {'domains' if several else 'a domain'} it has never seen"
     if not data.target:
         images = "held-out images from the same domains"
     classes = (
-        f"{unknown:,} of these images belong to classes it has never seen" if unknown else "All are of known classes"
+        f"{unknown:,} of these images belong to classes it has never seen"
+        if unknown
+        else "All of them belong to known classes"
     )
     did = "learned" if run.learned else "was trained on"
     yield (
@@ -172,12 +174,12 @@ def _sentences(run: Run) -> Iterator[str]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return names as in a sentence: a, b and c."""
+    """Join names as in a sentence: a, b and c."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _percent(share: float) -> str:
-    """Return a share in percent, without the sign."""
+    """Format a share in percent, without the percent sign."""
     return f"{100 * share:.1f}" if math.isfinite(share) else "–"
 
 
@@ -186,7 +188,7 @@ def _numbers(metrics: Mapping[str, Any]) -> list[tuple[Metric, str]]:
 
 
 def _threshold_sentence(threshold: Threshold) -> str:
-    """Return the threshold, the rule that chose it, and whether the rule uses the target."""
+    """Describe the threshold, the rule that chose it, and whether the rule uses the target."""
     value = f"{threshold.display_value:.4g}{' (a probability)' if threshold.probability is not None else ''}"
     rule = RULES.get(threshold.rule)
     if rule is None:
@@ -203,7 +205,7 @@ def _threshold_sentence(threshold: Threshold) -> str:
 
 
 def _result(run: Run) -> str:
-    """Return which weights the final model has."""
+    """Describe which weights the final model uses."""
     if run.config.soup:
         return str(run.description["provenance"]["selection"])
     averaging = run.config.optim.averaging
@@ -211,24 +213,27 @@ def _result(run: Run) -> str:
 
 
 def _reason(run: Run) -> str:
-    """Return why the final model has these weights, and what the choice did not use."""
+    """Explain why the final model uses these weights, and which images that choice was based on."""
     if not run.config.data.target:
-        return f"{_choice(run)} The same images measure it, so expect lower numbers, above all in a new domain."
+        return (
+            f"{_choice(run)} The metrics use the same images, so expect lower numbers on new images, "
+            "especially in a new domain."
+        )
     return f"{_choice(run)} This choice does not use the target."
 
 
 def _choice(run: Run) -> str:
     if run.config.soup:
-        return "A run is kept if the accuracy on held-out source images does not fall."
+        return "The soup keeps a run if accuracy on held-out source images does not fall."
     if run.record.get("required"):
-        return "The method is this average."
+        return "Averaging is part of the method."
     if run.record.get("averaged"):
         return "On held-out source images, they are not significantly worse than the best evaluation."
     return "It is the best evaluation on held-out source images."
 
 
 def _command(run: Run) -> str:
-    """Return the command that makes the same model again."""
+    """Return the command that reproduces the model."""
     if run.config.soup:
         paths = [str(trial["path"]) for trial in run.description["provenance"]["soup"]]
         return shlex.join(["medic", "soup", *paths, "--output", "again"])

@@ -1,4 +1,4 @@
-"""The report of a folder of runs: a chart and a table to sort and filter, with the runs behind each number."""
+"""The report of a folder of runs: charts, and a table to sort and filter, with the runs behind each number."""
 
 import os
 import shlex
@@ -17,15 +17,15 @@ from medic.results.tabulate import tabulate
 from medic.results.wording import learned_nothing
 
 FURTHER = tuple(METRICS[key] for key in ("acc_k", "acc_u", "auroc", "oscr_c", "oscr_b"))
-"""Metrics beside the usual ones."""
+"""Additional metrics."""
 HEADLINE = "oscr"
-"""The metric that is shown first: it needs no threshold and counts known and unknown images."""
+"""Metric shown first. It needs no threshold and covers both known and unknown images."""
 
 
 def write_table_report(collection: Runs, title: str, path: Path, paper: str | None = None, note: str = "") -> Path:
-    """Write the report of some runs, beside a table of the paper on request.
+    """Write the report of several runs, optionally next to one of the paper's tables.
 
-    Where results are averaged weights, the table is there twice: by our rule and by the paper's.
+    If results use averaged weights, the page contains the table twice: with our selection rule and with the paper's.
     """
     metrics: tuple[Metric, ...] = (*DEFAULT, *FURTHER)
     if paper is not None:
@@ -73,7 +73,7 @@ Tabulated = tuple[Table, Against | None]
 
 
 def _tabulated(collection: Runs, rule: str, metrics: Sequence[Metric], paper: str | None) -> Tabulated:
-    """Return the table of the runs by a rule that selects evaluations, and the paper's values for it."""
+    """Return the table of the runs under a selection rule and, if requested, the paper's values."""
     table = tabulate(collection.finished, rule, metrics, missing=collection.missing)
     if paper is None:
         return table, None
@@ -83,7 +83,7 @@ def _tabulated(collection: Runs, rule: str, metrics: Sequence[Metric], paper: st
 
 
 def _content(table: Table, metrics: Sequence[Metric], against: Against | None, folder: Path) -> dict[str, Any]:
-    """Return the rows, the runs and the notes of a table for the script."""
+    """Return a table's rows, runs and notes for the script."""
     columns = table.columns_with_average
     runs: list[dict[str, Any]] = []
     rows = []
@@ -113,13 +113,13 @@ def _content(table: Table, metrics: Sequence[Metric], against: Against | None, f
 
 
 def _cell(table: Table, row: Row, column: str, metric: Metric, against: Against | None) -> dict[str, Any]:
-    """Return the mean of a cell, its standard error, and the whole text of it."""
+    """Return a cell's mean, standard error and displayed text."""
     entry = table.entry(row, column, metric, against)
     return {"mean": entry.mean, "error": entry.error, "text": written(entry)}
 
 
 def _run(pick: Pick, metrics: Sequence[Metric], folder: Path) -> dict[str, Any]:
-    """Return a run with its values, and the address of its own report if it has one."""
+    """Return a run's values and, if it has a report, the link to it."""
     run, record = pick.run, pick.evaluation
     report = run.path / "report.html"
     return {

@@ -1,4 +1,4 @@
-"""Rows and tables for a terminal, or as JSON."""
+"""Print rows and tables in the terminal, or as JSON."""
 
 import json
 import sys
@@ -18,20 +18,20 @@ if TYPE_CHECKING:  # it imports torch, which `medic table` does not need
     from medic.runs.run import Run
 
 COLUMNS = tuple(METRICS[key] for key in ("acc", "hscore", "oscr_c", "oscr_b"))
-"""Columns of every table of runs: OSCR by both heads, so that methods with different scores can be compared."""
+"""Columns of run tables. OSCR is shown for both heads, so that methods with different scores can be compared."""
 PARTS = tuple(METRICS[key] for key in ("acc_k", "acc_u"))
-"""The two parts of the H-score, beside it in the table of a single run."""
+"""The two components of the H-score, shown next to it in the table of a single run."""
 FEW = 0.5
-"""Share of rejected unknown images below which a threshold is lenient."""
+"""Share of rejected unknown images below which a threshold counts as lenient."""
 
 BLOCK = 8
-"""Number of columns of a table of scores, which then fits into 100 characters."""
+"""Maximum number of columns in a table of scores, so that it fits into 100 characters."""
 LONG = 200
-"""Number of rows from which on a table is too long for rich, which takes a millisecond for each."""
+"""Number of rows above which rich is too slow, at about a millisecond per row."""
 
 
 def _columns(run: "Run") -> list[Metric]:
-    """Return the columns of a run: accuracy, the H-score and its parts, and OSCR by both heads and the run's score."""
+    """Return a run's columns: accuracy, H-score and its components, and OSCR for both heads and the run's score."""
     acc, hscore, *oscr = COLUMNS
     score = run.config.evaluation.score
     return [acc, hscore, *PARTS, *oscr, *([] if score in ("cls", "bcls") else [find_metric(f"oscr/{score}")])]
@@ -48,9 +48,9 @@ def _row(labels: Mapping[str, str], metrics: Mapping[str, Any], columns: Sequenc
 
 
 def print_run(run: "Run") -> None:
-    """Print a row per target of a run, their average, and a row for unknown classes in its source domains, if any.
+    """Print one row per target, their average and, if available, a row for open-set results on the sources.
 
-    A line follows if its threshold is lenient and another threshold could help.
+    If the threshold is lenient and another one could help, print a hint.
     """
     columns, method, record = _columns(run), run.config.run.method, run.record
     measured = dict(record["targets"])
@@ -58,15 +58,15 @@ def print_run(run: "Run") -> None:
         measured["average"] = record["target"]
     if record.get("source") is not None:
         measured["(sources)"] = record["source"]
-    first = "held out of" if not run.config.data.target else "target"  # the former were trained on
+    first = "held out from" if not run.config.data.target else "target"  # held-out images of training domains
     rows = [_row({first: name, "method": method}, metrics, columns) for name, metrics in measured.items()]
     print_rows(rows, numeric=[column.title for column in columns])
     if run.learned and (hint := lenient(run.metrics)):
-        print(f"{hint}: `medic calibrate {quote(str(run.path))}` shows other thresholds")
+        print(f"{hint}: compare other thresholds with `medic calibrate {quote(str(run.path))}`")
 
 
 def lenient(metrics: Mapping[str, Any]) -> str:
-    """Return a sentence if the threshold accepts most unknown images, unless it already loses more known images."""
+    """Return a sentence if the threshold accepts most unknown images, unless it already rejects too many known ones."""
     known, unknown = (metrics.get(metric.key) for metric in PARTS)
     if known is None or unknown is None or unknown >= min(FEW, known):
         return ""
@@ -74,7 +74,7 @@ def lenient(metrics: Mapping[str, Any]) -> str:
 
 
 def print_blocks(rows: Sequence[Mapping[str, Any]], first: str, columns: Sequence[str]) -> None:
-    """Print a table with many columns of numbers as several tables, below each other, with the same `first` column."""
+    """Print a wide table of numbers as several tables that repeat the column `first`."""
     for start in range(0, len(columns), BLOCK):
         part = columns[start : start + BLOCK]
         if start:
@@ -83,7 +83,7 @@ def print_blocks(rows: Sequence[Mapping[str, Any]], first: str, columns: Sequenc
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool = False, numeric: Sequence[str] = ()) -> None:
-    """Print rows with the same keys as a table, or as JSON. `numeric` columns are aligned to the right."""
+    """Print rows with the same keys as a table or as JSON. `numeric` columns are right-aligned."""
     if as_json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
@@ -95,15 +95,15 @@ def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool = False, numeric
         table.add_column(title, justify="right" if title in numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(value) for value in row.values()))  # as `Text`, since values may contain brackets
-    # In a file or a pipe, rows must not be wrapped.
+    # Do not wrap rows in files and pipes.
     console = Console() if sys.stdout.isatty() else Console(width=sys.maxsize)
     with console.capture() as captured:
         console.print(table)
-    print(captured.get(), end="")  # rich itself would exit if the reader has gone
+    print(captured.get(), end="")  # rich would exit on a closed pipe
 
 
 def _aligned(rows: Sequence[Mapping[str, Any]], numeric: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of a long table, in a hundredth of the time that rich takes; long lines are not wrapped."""
+    """Yield the lines of a long table, a hundred times faster than rich. Long lines are not wrapped."""
     cells = [[one_line(title), *(one_line(row[title]) for row in rows)] for title in rows[0]]
     widths = [max(map(cell_len, column)) for column in cells]
     right = [title in numeric for title in rows[0]]
@@ -116,7 +116,7 @@ def _aligned(rows: Sequence[Mapping[str, Any]], numeric: Sequence[str]) -> Itera
 
 
 def print_facts(title: str, facts: Iterable[tuple[str, Any]]) -> None:
-    """Print a title, and below it a line for each named fact that is not empty."""
+    """Print a title, followed by one line per non-empty fact."""
     print(title)
     for name, value in facts:
         if value:

@@ -1,4 +1,4 @@
-"""Thumbnails of images by their names, read only below the root that somebody names."""
+"""Thumbnails of images by name. Files are read only from below the root passed by the user."""
 
 import base64
 import io
@@ -14,13 +14,13 @@ from medic.data import Benchmark, ImageList, Storage
 from medic.data.decode import BadImage, decode, read_file
 
 SIZE = 128
-"""The longer side of a thumbnail in pixels."""
+"""Longer side of a thumbnail, in pixels."""
 
 
 def thumbnails(bench: Benchmark, root: Path | None, seed: int, names: Sequence[str]) -> list[str | None]:
-    """Return the images of these names as data URLs; None for an image that is not there or cannot be read.
+    """Return the named images as data URLs, with None for images that are missing or unreadable.
 
-    A benchmark that is not built in needs its root.
+    `root` is required unless the benchmark is built in.
     """
     opened = bench.open(root, seed)
     wanted = set(names)
@@ -41,7 +41,7 @@ def thumbnails(bench: Benchmark, root: Path | None, seed: int, names: Sequence[s
 
 
 def _data_url(pixels: NDArray[np.uint8], frame: tuple[int, int]) -> str:
-    """Return pixels (C, H, W) of one to three channels as an image in a URL, in the proportions of `frame` (H, W)."""
+    """Return pixels of shape (C, H, W) as a data URL, with the aspect ratio of `frame` (height, width)."""
     channels, height, width = pixels.shape
     rgb = np.zeros((height, width, 3), dtype=np.uint8)
     rgb[..., : min(channels, 3)] = pixels[:3].transpose(1, 2, 0)

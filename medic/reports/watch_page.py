@@ -1,4 +1,4 @@
-"""Describe the result of `medic watch` in sentences, and as a page."""
+"""Describe the result of `medic watch` in sentences and on a page."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 
 def describe_shift(shift: Shift, alpha: float) -> Iterator[str]:
-    """Yield the result, a sentence at a time; the last one says whether the images differ from the sources."""
-    yield f"{counted(shift.samples, 'image')}, compared with {shift.compared:,} held-out images of the sources."
+    """Yield the result as sentences. The last one says whether the images differ from the sources."""
+    yield f"{counted(shift.samples, 'image')}, compared with {shift.compared:,} held-out source images."
     yield (
-        f"Estimated accuracy: {_percent(shift.accuracy)} if all of them are of known classes "
+        f"Estimated accuracy: {_percent(shift.accuracy)} if all of them belong to known classes "
         f"(held-out images: {_percent(shift.source_accuracy)})."
     )
     yield (
         f"Estimated share of unknown images: {_percent(shift.unknown)}. The threshold rejects "
-        f"{_percent(shift.rejected)} of the images, and {_percent(shift.source_rejected)} of the held-out ones."
+        f"{_percent(shift.rejected)} of these images and {_percent(shift.source_rejected)} of the held-out images."
     )
     yield f"Two-sample tests: p = {shift.score_p:.2g} for the scores, {shift.feature_p:.2g} for the features."
     compared = f"p = {shift.p_value:.2g} after correction for two tests"
     if shift.p_value < alpha:
-        yield f"ALARM: the images differ from those of every source domain ({compared}, below {alpha:g}). Look at some."
+        yield f"ALARM: the images differ from every source domain ({compared}, below {alpha:g}). Inspect some of them."
     else:
-        yield f"No alarm: the images could be from the sources ({compared}, not below {alpha:g})."
+        yield f"No alarm: the images could come from the source domains ({compared}, not below {alpha:g})."
 
 
 def _percent(share: float) -> str:
@@ -41,9 +41,9 @@ def _percent(share: float) -> str:
 
 
 def write_watch_page(path: Path, predictor: "Predictor", output: Output, shift: Shift, alpha: float) -> Path:
-    """Write a page with these sentences and the distribution of the scores."""
+    """Write a page with the sentences of `describe_shift` and the distribution of the scores."""
     reference = predictor.held_out.reference
-    assert reference is not None  # which `shift` was computed from
+    assert reference is not None  # `shift` was computed from it
     new, held_out = (np.sort(values.numpy()) for values in (predictor.score(output), reference.confidence))
     *sentences, verdict = describe_shift(shift, alpha)
     chart = percent_chart(
@@ -67,7 +67,7 @@ def write_watch_page(path: Path, predictor: "Predictor", output: Output, shift: 
 
 
 def _rejected(held_out: NDArray[np.float64], new: NDArray[np.float64]) -> dict[str, list[float]]:
-    """Return the shares of both kinds of images below every threshold, in percent."""
+    """Return the percentages of held-out (x) and new images (y) below each threshold."""
     thresholds = np.concatenate([np.unique(np.concatenate([held_out, new])), [np.inf]])
     x, y = (100 * np.searchsorted(values, thresholds) / len(values) for values in (held_out, new))
     kept = thinned(len(x))

@@ -1,1 +1,1 @@
-"""Tables of finished runs, and those of the paper."""
+"""Result tables of finished runs, and the paper's tables."""

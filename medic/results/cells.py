@@ -1,4 +1,4 @@
-"""Cells of a table: the evaluations that a cell averages, their mean and its standard error."""
+"""Table cells: the evaluations that a cell averages, their mean and its standard error."""
 
 import json
 import math
@@ -21,7 +21,7 @@ class Pick:
     run: Run
     record: int
     decided_by: tuple[Run, ...] = ()
-    """Runs with a source domain as a second target, if they decided the selection."""
+    """Runs with a source domain as a second target, if the selection was based on them."""
 
     @property
     def evaluation(self) -> Mapping[str, Any]:
@@ -29,17 +29,17 @@ class Pick:
         return self.run.records[self.record]
 
     def value(self, metric: Metric) -> float | None:
-        """Return a metric on the target (its mean over several targets) as it is shown, or None if it is missing."""
+        """Return a target metric in display units, averaged over targets, or None if it is missing."""
         record = self.evaluation
-        if metric.key == "domainbed":  # DomainBed tests on the part of the target that it would train on
-            environments = self.run.environments  # none of a run without a target
+        if metric.key == "domainbed":  # DomainBed tests on the target's `in` part
+            environments = self.run.environments  # empty for a run without a target
             value = selection.target_mean(record, environments, "in") if environments else None
         else:
             value = record["target"].get(metric.key, record.get(metric.key))
         return None if value is None else metric.scale * float(value)
 
     def best(self, metric: Metric) -> float | None:
-        """Return the best value of a metric among all evaluations of the run: what an oracle would have reported."""
+        """Return the metric's best value among all evaluations of the run, which an oracle would report."""
         values = [Pick(self.run, record).value(metric) for record in range(len(self.run.records))]
         numbers = [value for value in values if value is not None]
         if len(numbers) < 2:  # nothing to choose from
@@ -52,14 +52,14 @@ class Pick:
 
 @dataclass(frozen=True)
 class Cell:
-    """The selected evaluations of a cell: one per trial, or one per trial and target if the cell averages targets."""
+    """Selected evaluations of a cell: one per trial, or one per trial and target if the cell averages over targets."""
 
     picks: tuple[Pick, ...] = ()
     parts: int = 1
-    """Number of evaluations per trial. A trial with fewer does not count."""
+    """Number of evaluations per trial. Trials with fewer evaluations do not count."""
 
     def values(self, metric: Metric) -> list[float]:
-        """Return a metric of every trial that has it, as the mean over the trial's parts."""
+        """Return a metric for each complete trial, averaged over the trial's evaluations."""
         trials: dict[tuple[int, int | None], list[float]] = {}
         for pick in self.picks:
             if (value := pick.value(metric)) is not None:
@@ -67,18 +67,18 @@ class Cell:
         return [sum(values) / self.parts for values in trials.values() if len(values) == self.parts]
 
     def flattery(self, metric: Metric) -> float | None:
-        """Return the mean difference between the best evaluation on the target and the selected one."""
+        """Return the mean difference between the evaluation that is best on the target and the selected one."""
         pairs = [(pick.best(metric), pick.value(metric)) for pick in self.picks]
         gains = [best - chosen for best, chosen in pairs if best is not None and chosen is not None]
         return sum(gains) / len(gains) if gains else None
 
     def mean(self, metric: Metric) -> float | None:
-        """Return the mean over trials, or None without trials."""
+        """Return a metric's mean over trials, or None without trials."""
         values = self.values(metric)
         return sum(values) / len(values) if values else None
 
     def error(self, metric: Metric) -> float | None:
-        """Return the standard error of the mean over trials, from the population deviation, as DomainBed does."""
+        """Return the standard error of the mean over trials, using the population deviation as DomainBed does."""
         values = self.values(metric)
         if len(values) < 2:
             return None
@@ -87,10 +87,10 @@ class Cell:
 
 
 def pick_cell(runs: Sequence[Run], rule: str, pairs: Sequence[Run] = ()) -> Cell:
-    """Select one evaluation of every trial by a rule of `medic.evaluation.selection`.
+    """Select one evaluation per trial with a rule from `medic.evaluation.selection`.
 
-    The runs of a trial differ in their hyperparameters and compete. `pairs` are the runs with a source domain as a
-    second target, which the rule `leave-one-out` needs.
+    The runs of a trial differ in hyperparameters and compete with each other. `pairs` are the runs with a source domain
+    as a second target, which the rule `leave-one-out` requires.
     """
     trials: dict[tuple[int, int | None], list[Run]] = {}
     for run in runs:
@@ -103,7 +103,7 @@ def pick_cell(runs: Sequence[Run], rule: str, pairs: Sequence[Run] = ()) -> Cell
 
 
 def _pick(runs: Sequence[Run], rule: str, pairs: Sequence[Run]) -> Pick | None:
-    """Select an evaluation of the runs of one trial."""
+    """Select one evaluation from the runs of a trial."""
     candidates = _without_copies(runs)
     if rule == "validation" and len(candidates) == 1:
         return Pick(candidates[0], candidates[0].selected)
@@ -132,27 +132,27 @@ def _pick(runs: Sequence[Run], rule: str, pairs: Sequence[Run]) -> Pick | None:
 def _eligible(records: Sequence[Mapping[str, Any]], rule: str) -> Sequence[Mapping[str, Any]]:
     """Return the records that a rule may select.
 
-    DomainBed's rules and `last` are about evaluations: averaged weights count only for a method that requires them.
+    With DomainBed's rules and `last`, averaged weights count only for methods that require them.
     """
     return selection.evaluations(records) if rule in ("domainbed", "last", "oracle") else records
 
 
 def _partners(run: Run, pairs: Sequence[Run]) -> tuple[Run, ...]:
-    """Return the runs with a second target that have the hyperparameters of a run."""
+    """Return the two-target runs that have the same hyperparameters as a run."""
     return tuple(
         pair for pair in pairs if pair.draw == run.draw and agree(pair, run, {*row_settings(pair), *row_settings(run)})
     )
 
 
 def _left_out(run: Run, partners: Sequence[Run]) -> dict[int, Sequence[Mapping[str, Any]]]:
-    """Return the records of the run that has a source domain as a second target, by the index of that domain."""
+    """Return the records of the runs with a source domain as a second target, by the index of that domain."""
     return {env: pair.records for pair in partners for env in pair.environments if env not in run.environments}
 
 
 def _without_copies(runs: Sequence[Run]) -> list[Run]:
-    """Return one run for each choice of hyperparameters, ordered by the number of the draw.
+    """Return one run per choice of hyperparameters, ordered by draw.
 
-    Runs with the same settings must have the same results.
+    Raises an error if runs with the same settings have different results.
     """
     if len(runs) == 1:
         return list(runs)
@@ -164,13 +164,13 @@ def _without_copies(runs: Sequence[Run]) -> list[Run]:
         if other is not run and _measured(other) != _measured(run):
             raise MedicError(
                 f"{other.path} and {run.path} have the same settings but different results"
-                f"{_environment_differences(other, run)}: move one of them away, or give their folders separately"
+                f"{_environment_differences(other, run)}: move one of them away, or pass their folders separately"
             )
     return [distinct[key] for key in sorted(distinct)]
 
 
 def _measured(run: Run) -> str:
-    """Return all measurements as text, in which NaN equals NaN; version 0.3 recorded less about validation."""
+    """Return all measurements as text, so that NaN equals NaN; only those that version 0.3 also recorded."""
     measurements = [(record["iteration"], record["target"], record["validation"]["acc"]) for record in run.records]
     return json.dumps(measurements, sort_keys=True)
 

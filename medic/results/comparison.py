@@ -1,4 +1,4 @@
-"""A paired t-test between two rows of a table, over columns: seeds of one target share its images."""
+"""Paired t-test between two table rows. It compares columns, because seeds of one target share its images."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,43 +13,43 @@ from medic.metrics import Metric
 from medic.results.table import Row
 
 FEWEST = 3
-"""Differences required for an interval. With two, it has one degree of freedom and is too wide to be useful."""
+"""Minimum number of differences for an interval. With two, the interval would be too wide to be useful."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The mean difference of a metric in points, its 95 % interval, and the p-value of a paired t-test.
+    """Mean difference of a metric in points, its 95% interval, and the p-value of a paired t-test.
 
-    With fewer than three differences there is no interval and no p-value.
+    With fewer than three differences, the interval and the p-value are None.
     """
 
     metric: str
     pairs: int
-    """Pairs of runs with the same column and trial."""
+    """Number of run pairs with the same column and trial."""
     columns: int
-    """Columns that the test is over. With one, the test is over its trials."""
+    """Number of columns compared. With one column, the test compares its trials."""
     difference: float
     low: float | None
     high: float | None
     p: float | None
 
     def test(self, kind: str) -> str:
-        """Describe the test; `kind` is the meaning of the columns."""
+        """Describe the test; `kind` says what the columns are, such as `target`."""
         if self.low is None:
             over = f"{kind}s" if self.columns > 1 else "seeds"
-            return f"fewer than three {over} to compare, so there is no interval: train more {over}"
+            return f"an interval requires at least three {over} to compare: train runs with more {over}"
         if self.columns > 1:
-            return f"paired t-test over {self.columns} {kind}s, each the mean over its seeds"
-        return f"paired t-test over {self.pairs} seeds of one {kind}: the interval does not cover other {kind}s"
+            return f"paired t-test over {self.columns} {kind}s, each averaged over its seeds"
+        return f"paired t-test over {self.pairs} seeds of one {kind}: the interval does not apply to other {kind}s"
 
 
 def compare(base: Row, row: Row, metric: Metric, columns: Sequence[str]) -> Comparison:
-    """Return the difference of `row` to `base` over the columns and trials that both have."""
+    """Return the difference `row` minus `base`, over the columns and trials that both rows have."""
     before, after = _values(base, metric, columns), _values(row, metric, columns)
     shared = sorted(before.keys() & after.keys(), key=str)
     if not shared:
         raise MedicError(
-            f"{base.label} and {row.label} share no run: train both with the same targets and seeds to compare them"
+            f"{base.label} and {row.label} have no targets and seeds in common: train both with the same ones"
         )
     differences = {key: after[key] - before[key] for key in shared}
     means = column_means(differences)
@@ -59,7 +59,7 @@ def compare(base: Row, row: Row, metric: Metric, columns: Sequence[str]) -> Comp
 
 
 def column_means(values: Mapping[tuple[str, Any], float]) -> list[float]:
-    """Return the mean of every column over its trials, of values by column and trial."""
+    """Return the mean of each column over its trials; `values` are keyed by column and trial."""
     columns: dict[str, list[float]] = {}
     for (column, _), value in values.items():
         columns.setdefault(column, []).append(value)
@@ -67,7 +67,7 @@ def column_means(values: Mapping[tuple[str, Any], float]) -> list[float]:
 
 
 def t_interval(values: Sequence[float]) -> tuple[float, float, float, float]:
-    """Return the mean of two or more values, its 95 % interval by the t distribution, and the p-value of a zero mean.
+    """Return the mean of two or more values, its 95% t-interval, and the p-value for a mean of zero.
 
     >>> [round(number, 3) for number in t_interval([2.0, 3.0, 4.0])]
     [3.0, 0.516, 5.484, 0.035]
@@ -81,6 +81,6 @@ def t_interval(values: Sequence[float]) -> tuple[float, float, float, float]:
 
 
 def _values(row: Row, metric: Metric, columns: Sequence[str]) -> dict[tuple[str, Any], float]:
-    """Return a metric of every run of a row, by column and trial."""
+    """Return a metric for each run in a row, by column and trial."""
     values = {(c, pick.run.trial): pick.value(row.reads(metric)) for c in columns for pick in row.cells[c].picks}
     return {key: value for key, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Comparison of our runs with the paper's: the complete settings behind a cell, and the differences from them."""
+"""Comparison of our runs with the paper's: the paper's complete settings for a cell, and our differences."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,18 +15,19 @@ from medic.results.reproduction import UNTRAINED, Line, Reproduction
 from medic.runs.run import Run
 
 IGNORED = ("seed", "trial_seed", "protocol", "precision", "save_features", "store_size")
-"""Settings that the paper averages over or does not depend on, or whose effects are elsewhere.
+"""Settings that are not compared with the paper's.
 
-A protocol gives other settings, and the precision that was used is in the environment.
+The paper averages over some of them or does not depend on them. A protocol only determines other settings, and the
+precision actually used is in the environment.
 """
 PRECISION = "fp32"
-"""The precision of the authors' code."""
+"""Precision of the authors' code."""
 PUBLISHED = (".jpg", ".jpeg", ".png")
 """File formats in which the benchmarks are published."""
 
 
 class Difference(NamedTuple):
-    """A condition that differs from the paper's: our value, the paper's, and the source of the paper's."""
+    """A condition that differs from the paper's: our value, the paper's value, and where the latter comes from."""
 
     ours: Any
     theirs: Any
@@ -38,16 +39,16 @@ Differences = Mapping[str, Difference]
 
 
 class Conditions:
-    """The complete settings of the paper's runs behind the cells of a table, by each protocol."""
+    """Complete settings of the paper's runs for each table cell, by protocol."""
 
     def __init__(self, tables: Mapping[str, Reproduction]) -> None:
         self._runs = {protocol: table.runs() for protocol, table in tables.items()}
         self._configs: dict[tuple[str, tuple[str, ...]], Config] = {}
 
     def differences(self, line: Line, title: str, run: Run) -> Differences:
-        """Return the differences of a run from the paper's runs of a cell; from the most similar of several.
+        """Return the differences between a run and the paper's most similar run for the same cell.
 
-        Where the protocols agree on a value, its source is the paper, if the paper states this setting.
+        If the protocols agree on a value and the paper states the setting, the source is the paper.
         """
         place = line.label, title
         by_protocol = {
@@ -65,7 +66,7 @@ class Conditions:
         return {name: Difference(*values, source(name, values)) for name, values in nearest_differences.items()}
 
     def _differences(self, settings: Mapping[str, Any], run: Run) -> dict[str, tuple[Any, Any]]:
-        """Return the conditions in which a run differs from one of the paper's: our value and theirs."""
+        """Return the conditions in which a run differs from one of the paper's runs, with our value and theirs."""
         data, environment = run.config.data, run.environment
         if data.dataset != settings["dataset"]:
             return {"dataset": (data.dataset, settings["dataset"])}
@@ -100,7 +101,7 @@ class Conditions:
         return {name: values for name, values in differences.items() if name not in ("known", "unknown")}
 
     def _complete(self, settings: Mapping[str, Any], ours: DataConfig) -> Config:
-        """Return the configuration of the paper's run on the published benchmark, without reading images."""
+        """Return the configuration of the paper's run on the published benchmark, without loading images."""
         classes = benchmark(settings["dataset"]).classes or _all_classes(ours)
         key = repr(settings), classes
         if key not in self._configs:
@@ -113,12 +114,12 @@ class Conditions:
 
 
 def _all_classes(data: DataConfig) -> tuple[str, ...]:
-    """Return the classes of a benchmark without a published list, from a run on it, in the order of its folders."""
+    """Return a benchmark's classes in folder order, taken from a run because there is no published list."""
     return tuple(sorted({*data.known, *data.unknown}, key=str.casefold))
 
 
 def _as_published(bench: Benchmark, counts: Mapping[str, int]) -> bool:
-    """Whether all domains have the published number of images, apart from known damaged or duplicate images."""
+    """Return whether all domains have the published number of images, apart from known damaged or duplicate images."""
     if bench.unique:
         return True
     expected = {domain: sum(numbers) for domain, numbers in bench.counts.items()}
@@ -133,7 +134,7 @@ def _class_counts(data: DataConfig) -> str:
 
 
 def _no_images() -> NoReturn:
-    raise MedicError("this benchmark is only described")
+    raise MedicError("this benchmark has a description but no images")
 
 
 def _equal(ours: Any, theirs: Any) -> bool:
@@ -143,6 +144,6 @@ def _equal(ours: Any, theirs: Any) -> bool:
 
 
 def _unordered(value: Any) -> Any:
-    """Sort names of domains or classes, whose order does not matter."""
+    """Sort domain or class names, whose order does not matter."""
     named = isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(one, str) for one in value)
     return sorted(value) if named else value

@@ -1,4 +1,4 @@
-"""Runs as a pandas frame."""
+"""Runs as a pandas data frame."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,15 +8,15 @@ from medic.runs.run import Run
 from medic.runs.trackers import scalars
 
 ENVIRONMENT_COLUMNS = {"commit": "commit", "image_list": "images", "weights_hash": "weights"}
-"""Columns with entries of a run's environment.json, and the keys of these entries."""
+"""Columns taken from a run's environment.json, with the corresponding keys."""
 
 
 def make_frame(runs: Sequence[Run], every: bool) -> Any:
-    """Return a pandas frame with a row per run, or per evaluation with `every`."""
+    """Return a data frame with one row per run or, with `every`, one row per evaluation."""
     try:
         import pandas as pd
     except ImportError:
-        raise lacking("a frame needs the package pandas", "frames") from None
+        raise lacking("a data frame requires the package pandas", "frames") from None
     return pd.DataFrame([row for run in runs for row in _rows(run, every)])
 
 

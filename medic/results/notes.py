@@ -1,4 +1,4 @@
-"""Notes below a table: the ways in which runs side by side are not comparable."""
+"""Notes below a table, about conditions and reasons why runs may not be comparable."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
@@ -19,20 +19,20 @@ PROTOCOL = {
     "backbone": "backbones",
     "iterations": "numbers of iterations",
     "image_size": "image sizes",
-    "label_noise": "shares of noisy labels",
+    "label_noise": "label-noise levels",
 }
-"""Settings that compared methods should share, with their plurals."""
+"""Settings that should be the same for all compared methods, with their plural names."""
 
 
 def selection(rule: str) -> Iterator[str]:
-    """Yield the selection rule, if it is not the default."""
+    """Yield the selection rule unless it is the default."""
     if rule != "validation":
-        looks = ", which uses target labels: not a valid result" if rule == "oracle" else ""
+        looks = " (uses target labels, so this is not a valid result)" if rule == "oracle" else ""
         yield f"model selection: {rule}{looks}"
 
 
 def averaging(rows: Iterable["Row"]) -> Iterator[str]:
-    """Yield which results are averaged weights, if any; the others are evaluations that the rule has selected."""
+    """Yield a note about results that use averaged weights, if any."""
     picks = [pick for row in rows for pick in row.picks]
     names = [
         "soup" if pick.run.config.soup
@@ -42,11 +42,11 @@ def averaging(rows: Iterable["Row"]) -> Iterator[str]:
     ]  # fmt: skip
     for name in sorted(set(names) - {"none"}):
         few = "" if names.count(name) == len(names) else f" in {names.count(name)} of {counted(len(names), 'run')}"
-        yield f"results are averaged weights ({name}){few}"
+        yield f"results use averaged weights ({name}){few}"
 
 
 def learning(rows: Iterable["Row"]) -> Iterator[str]:
-    """Yield the cells and runs whose selected evaluation learned nothing, if there are any."""
+    """Yield the cells and runs whose selected evaluation learned nothing, if any."""
     places = [
         f"{row.label}, {column} ({pick.run.path.name})"
         for row in rows
@@ -64,7 +64,7 @@ def _learned(pick: "Pick") -> bool:
 
 
 def seeds(rows: Iterable["Row"]) -> Iterator[str]:
-    """Yield the number of seeds that means are over, if there are several, and the cells with fewer."""
+    """Yield the number of seeds if it is more than one, and the cells with fewer seeds."""
     counts = {
         (row.label, column): len({pick.run.trial for pick in cell.picks})
         for row in rows
@@ -74,40 +74,40 @@ def seeds(rows: Iterable["Row"]) -> Iterator[str]:
     most = max(counts.values(), default=0)
     if most > 1:
         fewer = [f"{label}, {column} ({count})" for (label, column), count in counts.items() if count < most]
-        some = f"; fewer in {'; '.join(fewer[:3])}{'; …' if len(fewer) > 3 else ''}" if fewer else ""
+        some = f"; fewer seeds in {'; '.join(fewer[:3])}{'; …' if len(fewer) > 3 else ''}" if fewer else ""
         runs = [pick.run for row in rows for pick in row.picks]
         splits = (
             " with different unknown classes"
             if any(is_drawn(str(run.user_settings.get("split"))) for run in runs)
             else ""
         )
-        yield f"mean ± standard error over {most} seeds{splits} (population deviation / √seeds, as DomainBed){some}"
+        yield f"mean ± standard error over {most} seeds{splits} (population deviation / √seeds, as in DomainBed){some}"
 
 
 def scores(rows: Iterable["Row"], metrics: Sequence[Metric]) -> Iterator[str]:
-    """Yield the score that ranks the images of each row, in one line; nothing if no metric of the table needs one."""
+    """Yield a line with the score used by each row, if any metric in the table depends on a score."""
     by_score: dict[str, list[str]] = {}
     ranked: dict[str, None] = {}
     for row in rows:
         targets = [pick.evaluation["target"] for pick in row.picks]
         for metric, target in product(metrics, targets):
-            key = row.reads(metric).key  # a key with a score in it is by that one, whatever the score of the run
+            key = row.reads(metric).key  # a key that contains a score always uses that score
             if _by_own_score(key) and key in target and "score" in target:
                 ranked[metric.title] = None
                 labels = by_score.setdefault(str(target["score"]), [])
                 labels += [row.label] if row.label not in labels else []
     what = " and ".join(filter(None, [", ".join(list(ranked)[:-1]), *list(ranked)[-1:]]))
     if len(by_score) == 1:
-        yield f"{what} by score {next(iter(by_score))}"
+        yield f"{what} computed with score {next(iter(by_score))}"
     elif by_score:
         formatted = (
             f"{score} ({'; '.join(labels[:3])}{'; …' if len(labels) > 3 else ''})" for score, labels in by_score.items()
         )
-        yield f"{what} by the score of each row: {', '.join(formatted)}"
+        yield f"{what} computed with each row's own score: {', '.join(formatted)}"
 
 
 def _by_own_score(key: str) -> bool:
-    """Whether a metric depends on the score of the run."""
+    """Return whether a metric depends on the run's own score."""
     return key.startswith(("hscore", "ccr@")) or key in (
         "oscr",
         "auroc",
@@ -120,35 +120,35 @@ def _by_own_score(key: str) -> bool:
 
 
 def target_labels(metrics: Iterable[Metric]) -> Iterator[str]:
-    """Yield the metrics that are at a threshold chosen by target labels, if any."""
+    """Yield the metrics whose threshold is chosen with target labels, if any."""
     for metric in metrics:
         if metric.key == "hscore/oracle-10":
-            best = f"{metric.title} is at the best of ten thresholds by target labels"
+            best = f"{metric.title} uses the best of ten thresholds, chosen with target labels"
             yield f"{best}: not a valid result"
 
 
 def mixed_datasets(runs: Iterable[tuple[str, Run]]) -> Iterator[str]:
-    """Yield the columns with results of several datasets that share the name of a domain."""
+    """Yield the columns that mix results of several datasets, because they share a domain name."""
     by_column: dict[str, set[str]] = {}
     for column, run in runs:
         by_column.setdefault(column, set()).add(run.config.data.dataset)
     for column, datasets in by_column.items():
         if len(datasets) > 1:
             names = ", ".join(sorted(datasets))
-            yield f"column {column!r} mixes {len(datasets)} datasets ({names}): give their folders separately"
+            yield f"column {column!r} mixes {len(datasets)} datasets ({names}): pass their folders separately"
 
 
 _SEEING = {
-    "oracle-10": "target labels, which is not a valid result",
-    "two-components": "the target's images without labels (transductive)",
+    "oracle-10": "target labels, so they are not valid results",
+    "two-components": "unlabelled target images (transductive)",
 }
-"""The threshold rules that see the target, and what they use of it."""
+"""Threshold rules that use the target, and what they use."""
 
 
 def differences(runs: Iterable[Run]) -> Iterator[str]:
-    """Yield differences between runs side by side that numbers depend on, apart from the rows' own settings."""
+    """Yield differences between runs that affect the numbers, apart from the rows' own settings."""
     used = list(dict.fromkeys(runs))
-    # An installed package knows only its version.
+    # An installed package has a version but no commit.
     yield from _environments(used, "image lists", ("images",), _image_source)
     yield from _environments(used, "commits", ("commit", "medic"), lambda run: None)
     yield from _environments(used, "weight files", ("weights",), lambda run: run.config.model.backbone)
@@ -156,16 +156,17 @@ def differences(runs: Iterable[Run]) -> Iterator[str]:
     for rule, sees in _SEEING.items():
         seeing = [run.path.name for run in used if run.config.evaluation.threshold == rule]
         if seeing:
-            subject = f"{runs_are(len(seeing))} of threshold {rule}, such as {seeing[0]}"
+            subject = f"{runs_are(len(seeing))} evaluated with threshold {rule}, such as {seeing[0]}"
             yield f"{subject}: H-score, acc_k and acc_u use {sees}"
     for name, plural in PROTOCOL.items():
         yield from _protocols(used, name, plural)
 
 
 def _environments(runs: Sequence[Run], plural: str, keys: Sequence[str], per: Callable[[Run], Any]) -> Iterator[str]:
-    """Yield the values of an entry of `environment.json`, if runs that should share it do not.
+    """Yield the values of an `environment.json` entry if runs that should share it do not.
 
-    Runs should share it where `per` returns the same. The first of `keys` that is not None counts.
+    Runs should share the entry if `per` returns the same value for them. The entry is the first of `keys` that is not
+    None.
     """
     values = []
     for run in runs:
@@ -182,7 +183,7 @@ def _environments(runs: Sequence[Run], plural: str, keys: Sequence[str], per: Ca
 
 
 def _image_source(run: Run) -> Any:
-    """Return what image lists depend on: some benchmarks draw images for every seed."""
+    """Return what determines a run's image list: the dataset and, if images are drawn per seed, the seed."""
     from medic.data import BENCHMARKS  # imports torch, which most tables do not need
 
     bench = BENCHMARKS.get(run.config.data.dataset)
@@ -190,13 +191,13 @@ def _image_source(run: Run) -> Any:
 
 
 def _protocols(runs: Iterable[Run], name: str, plural: str) -> Iterator[str]:
-    """Yield the values of a setting that methods on one dataset do not share."""
+    """Yield the values of a setting that differs between methods on the same dataset."""
     datasets: dict[str, dict[str, set[str]]] = {}
     for run in runs:
         methods = datasets.setdefault(run.config.data.dataset, {})
         methods.setdefault(run.method, set()).add(str(run.identity.get(name) or "none"))
     for methods in datasets.values():
-        if any(values != next(iter(methods.values())) for values in methods.values()):  # otherwise labels differ
+        if any(values != next(iter(methods.values())) for values in methods.values()):  # otherwise, labels differ
             by_value = {value: method for method, values in methods.items() for value in values}
             some = ", ".join(f"{value} ({method})" for value, method in list(by_value.items())[:3])
-            yield f"these methods have different {plural}: {some}"
+            yield f"these methods use different {plural}: {some}"

@@ -1,4 +1,4 @@
-"""The numbers that the paper publishes."""
+"""The numbers published in the paper."""
 
 import csv
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from medic.errors import check_choice
 
 
 class PaperCell(NamedTuple):
-    """A cell of a table of the paper, for one metric."""
+    """A cell of one of the paper's tables, for one metric."""
 
     metric: str
     variant: str
@@ -20,7 +20,7 @@ class PaperCell(NamedTuple):
 
 @cache
 def published() -> Mapping[str, Mapping[PaperCell, float]]:
-    """Return every number of the paper's tables in percent, by table and cell."""
+    """Return all numbers in the paper's tables, in percent, by table and cell."""
     numbers: dict[str, dict[PaperCell, float]] = {}
     with (files("medic.results") / "paper.csv").open(encoding="utf-8") as file:
         for table, metric, variant, method, column, value in list(csv.reader(file))[1:]:
@@ -29,5 +29,5 @@ def published() -> Mapping[str, Mapping[PaperCell, float]]:
 
 
 def published_table(name: str) -> Mapping[PaperCell, float]:
-    """Return the numbers of one table of the paper."""
+    """Return the numbers of one of the paper's tables."""
     return published()[check_choice("table of the paper", name, published())]

@@ -1,4 +1,4 @@
-"""The paper's tables and figures by name: their rows, their columns, and what distinguishes the runs of a row."""
+"""The paper's tables and figures by name: their rows, columns, and settings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,23 +11,23 @@ from medic.metrics import METRICS, Metric
 from medic.results.reproduction import Columns, Line, Reproduction, Settings
 
 OURS = {method.paper: name for name, method in METHODS.items() if method.paper is not None}
-"""Our names of methods, by the paper's names."""
+"""Our method names, by the paper's names."""
 AS_RUN: Mapping[str, Settings] = {
-    "SWAD": {"averaging": "swad", "hparams": {"segments": 60}},  # of 100 iterations, as SWAD's authors
+    "SWAD": {"averaging": "swad", "hparams": {"segments": 60}},  # of 100 iterations each, as used by SWAD's authors
 }
-"""Settings of a method in all tables."""
+"""Additional settings for methods, in all tables."""
 AS_READ: Mapping[str, Mapping[str, str]] = {name: {"hscore/oracle-10": "hscore"} for name in ("OpenMax", "OneRing")}
-"""Systems that reject by themselves: their H-score is of their own decision, not at the best of ten thresholds."""
+"""Systems with their own rejection rule: their H-score uses that rule instead of the best of ten thresholds."""
 
 
 def line(paper: str, variant: str = "", keys: Mapping[str, str] | None = None, **settings: Any) -> Line:
-    """Return a row of one of the paper's methods."""
+    """Return a row for one of the paper's methods."""
     own = {"method": OURS[paper], **AS_RUN.get(paper, {}), **settings}
     return Line(paper, own, variant, keys or AS_READ.get(paper, {}))
 
 
 class Stage(NamedTuple):
-    """The benchmark of a table: a dataset with a backbone, the titles of its domains, and the name of its split."""
+    """Benchmark behind a table: a dataset, a backbone, titles for the domains, and the split name."""
 
     dataset: str
     backbone: str
@@ -36,11 +36,11 @@ class Stage(NamedTuple):
     classes: int = 0
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that all runs share."""
+        """Return the settings shared by all runs."""
         return {"dataset": self.dataset, "backbone": self.backbone}
 
     def targets(self) -> Columns:
-        """Return columns with every domain as the target."""
+        """Return one column per domain, with that domain as the target."""
         return {title: [{"target": domain}] for title, domain in self.domains.items()}
 
     def last_target(self) -> Columns:
@@ -48,7 +48,7 @@ class Stage(NamedTuple):
         return dict([list(self.targets().items())[-1]])
 
     def sources(self) -> Columns:
-        """Return columns with every domain as the only source."""
+        """Return one column per domain, with that domain as the only source."""
         return {title: [{"sources": [domain]}] for title, domain in self.domains.items()}
 
 
@@ -61,22 +61,22 @@ _SHORTENED = dict(
 DOMAINNET = Stage("domainnet", "resnet50", _SHORTENED)
 OFFICE_HOME = Stage("office-home", "resnet50", {"Art": "Art"}, "officehome", 65)
 BUILT_IN = Stage("digits", "convnet", {name: name for name in benchmark("digits").domains}, "digits-6-4", 10)
-"""The benchmark of `--quick`, on which every table takes minutes."""
+"""The benchmark for `--quick`, on which every table takes minutes."""
 QUICK = {"images": 48, "iterations": 100, "evaluate_every": 100}
 
 
 def _metrics(*keys: str) -> tuple[Metric, ...]:
-    """Return metrics under the titles that the paper gives them."""
+    """Return metrics with the titles used in the paper."""
     return tuple(replace(METRICS[key], title=METRICS[key].paper or METRICS[key].title) for key in keys)
 
 
 OPEN = _metrics("acc", "hscore/oracle-10", "oscr")
-"""Their H-score is at the best of ten thresholds on the target, the rule of the repository of MEDIC (ICCV 2023)."""
+"""Metrics of open-set tables. H-score uses the best of ten target thresholds, as in MEDIC's code (ICCV 2023)."""
 ABLATION = _metrics("acc", "oscr")
 _BOTH: Mapping[str, Any] = {"objective": "ce+ova"}
-"""The paper's ablations train all systems with the one-vs-all head."""
+"""Settings of the paper's ablations, which train all systems with the one-vs-all head."""
 _ABLATED = ("ERM", "MLDG", "Fish", "MEDIC", "MEDIC++")
-"""The methods of most ablations."""
+"""Methods in most ablations."""
 _WITH_OVA = [line(method, **_BOTH) for method in _ABLATED]
 AXES: Mapping[tuple[str, str], Settings] = {
     ("no", "no"): {"domain_splits": 0, "class_splits": 0, "repeat": 3},
@@ -84,16 +84,16 @@ AXES: Mapping[tuple[str, str], Settings] = {
     ("no", "yes"): {"domain_splits": 1, "class_splits": 3},
     ("yes", "yes"): {"domain_splits": 3, "class_splits": 3},
 }
-"""Task splits by domains (dw) and by classes (cw)."""
+"""Settings for task splits by domain (dw) and by class (cw)."""
 
 
 class Plan(NamedTuple):
-    """A table or figure of the paper, which can be made on any stage: see `Reproduction`."""
+    """A table or figure of the paper, which can be reproduced on any stage: see `Reproduction`."""
 
     stage: Stage
     title: str
     lines: Sequence[Line] | Callable[[str], Sequence[Line]]
-    """Its rows, by the protocol if they depend on it."""
+    """Rows, or a function of the protocol that returns the rows."""
     metrics: tuple[Metric, ...] = ABLATION
     columns: Callable[[Stage], Columns] = Stage.targets
     settings: Callable[[Stage], Settings] = Stage.settings
@@ -102,7 +102,7 @@ class Plan(NamedTuple):
     rule: str = "validation"
 
     def on(self, stage: Stage, name: str, protocol: str) -> Reproduction:
-        """Return the table with the runs of a stage."""
+        """Return the table for a stage."""
         lines = self.lines(protocol) if callable(self.lines) else self.lines
         return Reproduction(
             name, self.title, {**self.settings(stage), "protocol": protocol}, lines, self.columns(stage), self.metrics,
@@ -111,7 +111,7 @@ class Plan(NamedTuple):
 
 
 def _of_methods(names: str) -> list[Line]:
-    """Return rows of methods with their settings in the paper's main tables."""
+    """Return one row per method, with its settings in the paper's main tables."""
     return [line(name) for name in names.split()]
 
 
@@ -134,7 +134,7 @@ def _paradigms() -> list[Line]:
     ]
     for method in ("MAML", "Reptile"):
         for dw, cw in AXES:
-            # Reptile over domains is Fish, and has its numbers in the paper.
+            # Reptile over domains is Fish, and the paper reports Fish's numbers for it.
             fish = method == "Reptile" and (dw, cw) == ("yes", "no")
             own = {"method": "fish"} if fish else AXES[dw, cw]
             lines.append(line(method, f"dw={dw} cw={cw} (i)", **{**_BOTH, **own}))
@@ -164,18 +164,18 @@ _DOMAINBED: Mapping[str, tuple[str, Settings]] = {
     "TerraIncognita": ("terra-incognita", {}),
     "DomainNet": ("domainnet", {"split": "domainnet-345-0"}),
 }
-"""The datasets of DomainBed's table, with their shared settings; every domain is a target."""
+"""Datasets in the DomainBed table, with their shared settings; every domain serves as a target."""
 _BATCHES = {"CMNIST": (128, 32), "DomainNet": (160, 18)}
-"""Images per iteration in DomainBed, and per task of MEDIC++; (96, 12) on the other datasets."""
+"""Images per iteration in DomainBed, and per task in MEDIC++; (96, 12) for the other datasets."""
 _ADAM_RATES = {"paper": (5.4e-5, 8e-4), "authors": (6e-6, 2e-4)}
-"""Rates of MEDIC++ with Adam, for photographs and CMNIST: ε·α·t in the text, ε·α in the code. To Adam the scale of the
-gradient makes no difference, so the code's steps are nine and four times smaller."""
+"""Learning rates of MEDIC++ with Adam, for photographs and CMNIST: ε·α·t in the text, ε·α in the code. Adam ignores
+the gradient's scale, so the code's steps are nine and four times smaller."""
 _ADAM_SETTINGS: Mapping[str, Settings] = {
     "paper": {"iterations": 5000, "batch_norm": "frozen"},
     "authors": {"iterations": 5100, "batch_norm": "local"},
 }
 _EVALUATED = {"CMNIST": 100, "DomainNet": 1000}
-"""Iterations between two evaluations in DomainBed; 300 on the other datasets."""
+"""Iterations between evaluations in DomainBed; 300 for the other datasets."""
 
 
 def _domainbed_columns(stage: Stage) -> Columns:
@@ -196,17 +196,17 @@ def _domainbed_lines(protocol: str) -> list[Line]:
     lines = []
     for name in _BASELINES.split():
         form = f"{OURS[name]}-domainbed"
-        # DomainBed's own forms have their optimizers. Where a method does not split domains, they are balanced.
+        # DomainBed's own variants set their optimizers. If a method does not split domains, balance them.
         own: Mapping[str, Any] = {"method": form} if form in METHODS else adam
         pooled = {} if METHODS[OURS[name]].grid.domains else {"domain_splits": 1}
         common = {**own, **pooled, "batch_norm": "frozen", "iterations": 5000}
         places = {title: _like_domainbed(title, images=_batches(title)[0], **_evaluated(title)) for title in _DOMAINBED}
-        if name == "MLDG":  # two sources leave one for meta-testing
+        if name == "MLDG":  # with two sources, one remains for meta-testing
             places["CMNIST"]["hparams"] = {"meta_test": 1}
         lines.append(replace(line(name, **common), places=places))
     places = {
         title: _like_domainbed(title, batch_size=_batches(title)[1], lr=_ADAM_RATES[protocol][title == "CMNIST"])
-        | (_evaluated(title) if protocol == "paper" else {})  # the authors' script evaluates all datasets alike
+        | (_evaluated(title) if protocol == "paper" else {})  # the authors use one interval for all datasets
         for title in _DOMAINBED
     }
     places["DomainNet"]["iterations"] = 15000
@@ -225,7 +225,7 @@ def _evaluated(title: str) -> dict[str, int]:
 
 
 def _like_domainbed(title: str, **settings: Any) -> dict[str, Any]:
-    """Return settings of a column with DomainBed's augmentation, which CMNIST has none of."""
+    """Return a column's settings with DomainBed's augmentation, except for CMNIST, which uses none."""
     return settings if title == "CMNIST" else {**settings, "augment": "domainbed"}
 
 
@@ -238,7 +238,7 @@ PLANS = {
         _metrics("domainbed"),
         _domainbed_columns,
         lambda stage: {"validation": "domainbed"},
-        note="a cell is the mean over the targets of a dataset",
+        note="each cell is the mean over the targets of a dataset",
         rule="domainbed",
     ),
     "pacs-resnet50": Plan(
@@ -271,10 +271,10 @@ PLANS = {
     ),
     "parameter-sharing": Plan(
         PACS,
-        "separate or shared parameters of the closed-set and one-vs-all heads",
+        "separate or shared parameters for the closed-set and one-vs-all heads",
         [line(method, head, head=head) for method in ("MEDIC", "MEDIC++") for head in ("separate", "shared")],
     ),
-    "classifiers": Plan(PACS, "the heads in training and in inference", _classifiers(), _metrics("oscr")),
+    "classifiers": Plan(PACS, "heads used in training and in inference", _classifiers(), _metrics("oscr")),
     "partial-classes": Plan(
         PACS,
         "source domains without some of the known classes",
@@ -286,7 +286,7 @@ PLANS = {
         "one source domain",
         [line("ERM", **_BOTH), *_of_methods("CrossMatch MEDIC MEDIC++")],
         columns=Stage.sources,
-        note="columns are source domains; a cell is the mean over all other domains",
+        note="columns are source domains; each cell is the mean over all other domains",
     ),
     "paradigms": Plan(PACS, "learning paradigms, task splits by domain and class, and class samplers", _paradigms()),
     "confidence-sketch": Plan(
@@ -301,7 +301,7 @@ PLANS = {
         "OSCR against the number of known classes",
         [
             *_WITH_OVA,
-            line("MLDG", "cw", **_BOTH, domain_splits=1, class_splits=2),  # meta-train and meta-test
+            line("MLDG", "cw", **_BOTH, domain_splits=1, class_splits=2),  # one for meta-training, one for meta-testing
             line("Fish", "cw", **_BOTH, **AXES["no", "yes"]),
         ],
         _metrics("oscr"),
@@ -310,8 +310,8 @@ PLANS = {
     ),
     "time-memory": Plan(
         PACS,
-        "time and memory of an iteration of MEDIC++ against the number of steps, and of ERM",
-        # The paper compares the passes of training alone, without those that adaptive sampling may add.
+        "time and memory per iteration: MEDIC++ by number of steps, and ERM",
+        # The paper measures training passes only, without extra passes from adaptive sampling.
         [line("ERM", **_BOTH), *(line("MEDIC++", f"{n} steps", steps=n, sampling="random") for n in range(1, 10))],
         (replace(METRICS["step_time"], title="ms per iteration", scale=1000.0), METRICS["mem_gb"]),
         Stage.last_target,
@@ -320,7 +320,7 @@ PLANS = {
     ),
     "separation": Plan(
         PACS,
-        "separation of known and unknown classes in the target; runs keep features for figures",
+        "separation of known and unknown classes in the target; runs save features for figures",
         _WITH_OVA,
         _metrics("auroc", "fpr95", "oscr"),
         Stage.last_target,
@@ -328,33 +328,33 @@ PLANS = {
         figure=True,
     ),
 }
-"""The paper's twelve tables, and its figures that show results of runs."""
+"""The paper's twelve tables, and its figures that show run results."""
 
 NAMES = tuple(PLANS)
 
 
 def reproduction(name: str, quick: bool = False, protocol: str = "authors") -> Reproduction:
-    """Return a table or figure of the paper by name; with `quick`, on the built-in benchmark."""
+    """Return one of the paper's tables or figures by name or, with `quick`, its version on the built-in benchmark."""
     plan = PLANS[check_choice("table of the paper", name, NAMES)]
     if not quick:
         return plan.on(plan.stage, name, protocol)
     made = plan.on(BUILT_IN, name, protocol)
-    lines = [one for one in made.lines if not str(one.settings["method"]).startswith("aloft")]  # which need GFNet
+    lines = [one for one in made.lines if not str(one.settings["method"]).startswith("aloft")]  # ALOFT requires GFNet
     return replace(
         made,
-        title=f"{name} in small: its rows and metrics on the built-in digits, with a ConvNet",
+        title=f"quick version of {name}: the same rows and metrics on the built-in digits with a ConvNet",
         lines=[replace(one, settings={**one.settings, **_shorter(one.settings)}) for one in lines],
         settings={**made.settings, **QUICK},
     )
 
 
 def _shorter(settings: Settings) -> Settings:
-    """Return the iterations of a row in small, where it has its own."""
+    """Return the `QUICK` values for settings that a row sets itself."""
     return {name: QUICK[name] for name in settings if name in QUICK}
 
 
 def list_tables() -> list[dict[str, str]]:
-    """Return the tables of the paper as plain values: name, title, and the number of runs per seed."""
+    """Return the name, title and number of runs per seed of each of the paper's tables."""
     rows = []
     for name in NAMES:
         table = reproduction(name)

@@ -1,4 +1,4 @@
-"""Reproduction of a table of the paper: its rows and columns, the runs of its cells, and the finished table."""
+"""Reproduction of one of the paper's tables: rows, columns, the runs for each cell, and the finished table."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,31 +15,31 @@ from medic.runs.run import Run
 
 Settings = Mapping[str, Any]
 Columns = Mapping[str, Sequence[Settings]]
-"""Columns by title: the settings of one run, or of several runs whose mean a cell shows."""
+"""Columns by title, each with the settings of one run, or of several runs that a cell averages."""
 Place = tuple[str, str]
-"""A cell, by the label of its row and the title of its column."""
+"""A cell, identified by its row label and column title."""
 
 UNTRAINED = ("convnet", "mnist-cnn")
 """Backbones that the paper trains from scratch."""
 CHANGEABLE = {"backbone", "iterations", "batch_size", "images", "evaluate_every", "lr"}
-"""Settings of a table that options may replace in all cells."""
+"""Table settings that options may override in all cells."""
 SEARCHED = {"lr", "weight_decay", "batch_size", "images"}
-"""Settings that a draw of DomainBed's search replaces."""
+"""Settings that a draw in DomainBed's search overrides."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table of the paper, with the settings of its runs."""
+    """A row of one of the paper's tables, with the settings of its runs."""
 
     paper: str
     settings: Settings
     variant: str = ""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Keys of metrics that this row reads in place of the table's."""
+    """Metric keys that this row reads instead of the table's, by the table's keys."""
     places: Mapping[str, Settings] = field(default_factory=dict)
-    """Further settings in some columns, by their titles."""
+    """Additional settings for some columns, by column title."""
     tuned: bool = False
-    """Whether its hyperparameters are its authors' choice, so that DomainBed's search does not draw others."""
+    """Whether the authors tuned the hyperparameters, so that DomainBed's search must not change them."""
 
     @property
     def label(self) -> str:
@@ -58,10 +58,10 @@ class Reproduction:
     columns: Columns
     metrics: tuple[Metric, ...]
     figure: bool = False
-    """Whether the paper shows a figure, without numbers to compare with."""
+    """Whether the paper shows a figure, which has no numbers to compare with."""
     note: str = ""
     rule: str = "validation"
-    """Rule that selects an evaluation of each run."""
+    """Rule that selects one evaluation per run."""
 
     def runs(
         self,
@@ -70,7 +70,10 @@ class Reproduction:
         columns: Sequence[str] = (),
         settings: Settings | None = None,
     ) -> dict[Place, list[dict[str, Any]]]:
-        """Return the settings of the runs of every cell, or of some methods and columns; `settings` go over them."""
+        """Return the settings of the runs for each cell, optionally for some `methods` and `columns` only.
+
+        `settings` override the table's settings.
+        """
         overrides = settings or {}
         self._check(overrides)
         cells: dict[Place, list[dict[str, Any]]] = {}
@@ -92,11 +95,11 @@ class Reproduction:
                     for seed in seeds
                 ]
         if "weights" in overrides and not any("weights" in run for cell in cells.values() for run in cell):
-            raise MedicError(f"{self.name} trains its backbones from scratch: leave out --weights")
+            raise MedicError(f"{self.name} trains its backbones from scratch: omit --weights")
         return cells
 
     def column(self, name: str) -> str:
-        """Return the title of a column, from the title in any case or from the name of its domain."""
+        """Return the title of a column, given its title (case-insensitive) or the name of its domain."""
         for title, several in self.columns.items():
             domains = [run.get("target") or run.get("sources") for run in several]
             if name.casefold() == title.casefold() or domains in ([name], [[name]]):
@@ -104,22 +107,22 @@ class Reproduction:
         return check_choice("column", name, self.columns, f"of {self.name}")
 
     def warnings(self, cells: Mapping[Place, Sequence[Settings]]) -> Iterator[str]:
-        """Yield reasons why the runs cannot reach the paper's numbers, for display before they start."""
+        """Yield reasons why the runs cannot reach the paper's numbers, shown before they start."""
         runs = [run for cell in cells.values() for run in cell]
         if any(run.get("weights") is None and _backbone(run) not in UNTRAINED for run in runs):
             named = " or --weights imagenet-v1" if all(map(has_v1, {_backbone(run) for run in runs})) else ""
             yield (
-                "without --weights, backbones start from random weights, but the paper's start from ImageNet's: "
-                f"give a file{named}"
+                "without --weights, backbones start from random weights, but the paper starts from ImageNet weights: "
+                f"use --weights FILE{named}"
             )
 
     def weights(self, cells: Mapping[Place, Sequence[Settings]]) -> Iterator[str]:
-        """Yield a line for every backbone of the runs: its weights file, their source, and the preprocessing."""
+        """Yield a line for each backbone, with its weights file, the source of the weights, and the preprocessing."""
         backbones = dict.fromkeys((_backbone(run), run.get("image_size")) for cell in cells.values() for run in cell)
         yield from (f"weights of {describe_weights(name, size)}" for name, size in backbones)
 
     def _check(self, overrides: Settings) -> None:
-        """Reject settings that define the rows or columns of the table, unless all of its runs have the same value."""
+        """Raise an error for settings that would change the table's rows or columns."""
         parts: list[Settings] = [self.settings, *(line.settings for line in self.lines)]
         parts += [place for line in self.lines for place in line.places.values()]
         parts += [column for several in self.columns.values() for column in several]
@@ -128,11 +131,11 @@ class Reproduction:
             if name in own and not (name in self.settings and all(part.get(name, value) == value for part in parts)):
                 raise MedicError(
                     f"--{name.replace('_', '-')} would change the rows or columns of {self.name}: "
-                    "select some of them with --methods, --only and --seeds"
+                    "use --methods, --only and --seeds to select some of them"
                 )
 
     def tabulate(self, cells: Mapping[Place, Sequence[str]], runs: Mapping[str, Run]) -> Table:
-        """Return the table of the finished runs. `cells` are names of runs, `runs` the finished runs by name."""
+        """Return the table of finished runs; `cells` are the names of runs by cell, and `runs` the runs by name."""
         titles = tuple(title for title in self.columns if any(column == title for _, column in cells))
         rows = []
         for line in self.lines:
@@ -155,7 +158,7 @@ class Reproduction:
         return Table(titles, tuple(rows), self.metrics, about, "column", self.rule, self.title)
 
     def _cell(self, runs: Sequence[Run], parts: int) -> Cell:
-        """Return the selected evaluations of all targets of a column."""
+        """Return the selected evaluations for all targets of a column."""
         by_target: dict[tuple[str, ...], list[Run]] = {}
         for run in runs:
             by_target.setdefault((*run.targets, *run.config.data.sources), []).append(run)
@@ -167,7 +170,7 @@ def _backbone(settings: Settings) -> str:
 
 
 def _usable(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run without those that it cannot use."""
+    """Return a run's settings without those that do not apply to it."""
     unused = {"weights"} if _backbone(settings) in UNTRAINED else set()
     if settings.get("batch_size"):
         unused.add("images")

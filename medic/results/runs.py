@@ -1,4 +1,4 @@
-"""The runs in some folders, without torch."""
+"""Collections of runs, read from folders without importing torch."""
 
 import html
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ from medic.utils.memory import garbage_collection_paused
 
 @dataclass(frozen=True)
 class Runs(Sequence[Run]):
-    """The runs of some folders. As a sequence, it has the finished ones."""
+    """The runs in one or more folders. As a sequence, it contains the finished runs."""
 
     finished: tuple[Run, ...]
     unfinished: tuple[Run, ...] = ()
@@ -30,7 +30,7 @@ class Runs(Sequence[Run]):
     damaged: tuple[Run, ...] = ()
     """Runs that cannot be read."""
     folder: Path | None = None
-    """The folder that the runs are in, if it is one."""
+    """Folder that contains the runs, if there is only one."""
 
     def __len__(self) -> int:
         return len(self.finished)
@@ -45,11 +45,11 @@ class Runs(Sequence[Run]):
         return Runs(self.finished[index]) if isinstance(index, slice) else self.finished[index]
 
     def table(self, metrics: Sequence[str] | str = (), selection: str = "validation", columns: str = "auto") -> Table:
-        """Return a table with a row for every combination of method and user settings.
+        """Return a table with one row per combination of method and user settings.
 
         Args:
-            metrics: Keys of `results.jsonl`, as in `["acc", "oscr"]`; by default accuracy, H-score and OSCR.
-            selection: The rule that selects an evaluation of each run: `validation`, `evaluation`, `domainbed`, `last`,
+            metrics: Keys in `results.jsonl`, such as `["acc", "oscr"]` (default: accuracy, H-score and OSCR).
+            selection: Rule that selects one evaluation per run: `validation`, `evaluation`, `domainbed`, `last`,
                 `leave-one-out` or `oracle`.
             columns: `target` domains, `source` domains, or `auto`.
         """
@@ -58,17 +58,17 @@ class Runs(Sequence[Run]):
         return tabulate(self.finished, selection, chosen, columns, self.missing)
 
     def to_frame(self, every: bool = False) -> Any:
-        """Return a pandas frame of the finished runs.
+        """Return the finished runs as a pandas data frame.
 
-        A row is a run, with the evaluation selected by source validation. With `every`, a row is an evaluation, and the
-        column `selected` marks the selected ones. The column `learned` is False for runs that learned nothing. Settings
-        are columns by their names, measurements by their paths: `target/acc`. `lr` is the setting; `lr/now` is the
-        current value of the schedule.
+        Each row is a run, with the evaluation selected by source validation. With `every`, each row is an evaluation,
+        and the column `selected` marks the selected ones. The column `learned` is False for runs that learned nothing.
+        Columns are named after settings (`lr`) and after the paths of measurements (`target/acc`). `lr/now` is the
+        scheduled learning rate at the evaluation.
         """
         return make_frame(self.finished, every)
 
     def _repr_html_(self) -> str:
-        """Return the runs as a notebook shows them: a table, or the reason why there is none."""
+        """Return the HTML shown in a notebook: a table, or the reason why none can be made."""
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes())
         try:
             return self.table()._repr_html_() + notes
@@ -77,11 +77,11 @@ class Runs(Sequence[Run]):
 
     @property
     def missing(self) -> list[Run]:
-        """The unfinished and failed runs whose settings can be read."""
+        """Unfinished and failed runs whose settings can be read."""
         return [run for run in (*self.unfinished, *self.failed) if _has_settings(run)]
 
     def notes(self) -> Iterator[str]:
-        """Yield a line about everything that a table of the finished runs leaves out."""
+        """Yield a line about each run, or group of runs, that a table of finished runs leaves out."""
         if self.unfinished:
             first = "" if len(self.unfinished) == 1 else "for example "
             yield (
@@ -97,13 +97,13 @@ class Runs(Sequence[Run]):
 
 
 def describe_damage(run: Run) -> str:
-    """Return the reason why a run cannot be read, and what to do about it."""
-    way = f"; delete {run.path} and run it again" if run.damage.startswith("its ") else ""
+    """Return why a run cannot be read, and how to fix it."""
+    way = f"; delete {run.path} and train the run again" if run.damage.startswith("its ") else ""
     return f"{run.damage}{way}"
 
 
 def _has_settings(run: Run) -> bool:
-    """Return whether the settings of an unfinished run can be read; it may have failed before it wrote them."""
+    """Return whether an unfinished run's settings can be read; it may have failed before writing them."""
     try:
         return bool(row_settings(run)) and all(isinstance(name, str) for name in (run.method, *run.targets))
     except Exception:
@@ -111,34 +111,34 @@ def _has_settings(run: Run) -> bool:
 
 
 def load_runs(*folders: Path | str) -> Runs:
-    """Return the runs in some folders. A folder may also be a run itself."""
+    """Return the runs in one or more folders. A folder can also be a run directory."""
     for folder in folders:
         if not isinstance(folder, Path | str):
-            raise MedicError(f"a folder is of type {type(folder).__name__}: give paths, as in load_runs('a', 'b')")
+            raise MedicError(f"each folder must be a path, as in load_runs('a', 'b'), got {type(folder).__name__}")
     return find_runs(map(Path, folders))
 
 
 def find_runs(folders: Iterable[Path]) -> Runs:
-    """Read every run in some folders. A folder may also be a run itself."""
+    """Read all runs in the given folders. A folder can also be a run directory."""
     places = list(folders)
     alone = len(places) == 1 and not is_run(places[0])
     return sort_runs(run_directories(places), places[0] if alone else None)
 
 
 def open_runs(path: Path | str) -> Run | Runs:
-    """Return the finished run in a directory, or the runs in a folder."""
+    """Open a finished run directory, or all runs in a folder."""
     folder = Path(path)
     if is_run(folder) or not folder.is_dir():
         check_run(folder)
         return Run(folder)
     if (folder / DESCRIPTION).exists():
-        raise MedicError(f"{folder} is a model, not a run: give the run directory")
+        raise MedicError(f"{folder} is a model, not a run: pass the run directory")
     return find_runs([folder])
 
 
-@garbage_collection_paused()  # a table of many runs takes a tenth less time
+@garbage_collection_paused()  # makes large tables about 10% faster
 def sort_runs(paths: Iterable[Path], folder: Path | None = None) -> Runs:
-    """Read the runs in some run directories, which may be all those in a folder."""
+    """Read run directories and group the runs by state; `folder` is their common folder, if any."""
     runs = [Run(path, unfinished=True) for path in paths]
     damaged = [run for run in runs if run.damage]
     others = [run for run in runs if not run.damage]
@@ -150,17 +150,17 @@ def sort_runs(paths: Iterable[Path], folder: Path | None = None) -> Runs:
 
 @garbage_collection_paused()
 def list_runs(folders: Iterable[Path]) -> Sequence[Run]:
-    """Return the runs in some folders, in the order in which they were last written."""
+    """Return the runs in the given folders, sorted by the time of their last write."""
     runs = [Run(path, unfinished=True) for path in run_directories(folders)]
     return sorted(runs, key=lambda run: (run.written, run.path))
 
 
 def run_directories(folders: Iterable[Path]) -> Iterator[Path]:
-    """Yield the directories of runs in some folders; a folder may also be a run itself."""
+    """Yield the run directories in the given folders. A folder can also be a run directory."""
     for folder in folders:
         if not folder.is_dir():
             problem = "is a file" if folder.exists() else "does not exist"
-            raise MedicError(f"folder {folder} {problem}: give the --output of a training command, or a run in it")
+            raise MedicError(f"folder {folder} {problem}: pass the --output of a training command, or a run in it")
         if is_run(folder):
             yield folder
             continue
@@ -170,7 +170,7 @@ def run_directories(folders: Iterable[Path]) -> Iterator[Path]:
 
 
 def _may_be_run(path: Path) -> bool:
-    """Return whether a folder holds a file of a run, or cannot be opened."""
+    """Return whether a folder contains files of a run, or cannot be opened."""
     try:
         return is_run(path) or any((path / name).exists() for name in (ERROR, DONE))
     except OSError:

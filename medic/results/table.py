@@ -1,4 +1,4 @@
-"""Tables of results: rows of methods, columns of domains, as text, Markdown, LaTeX, CSV, JSON, HTML or a frame."""
+"""Result tables, with rows for methods and columns for domains, in several output formats."""
 
 import csv
 import html
@@ -31,29 +31,29 @@ LEAST = 24
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table: its label and its cells by column."""
+    """A table row: its label, and its cells by column."""
 
     label: str
     method: str
     cells: Mapping[str, Cell]
     paper: str | None = None
-    """The paper's name of the method."""
+    """The paper's name for the method."""
     variant: str = ""
-    """The paper's name of this variant of the method, if the table has several."""
+    """The paper's name for this variant of the method, if the table has several."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Keys that this row reads in place of the keys of the table's metrics."""
+    """Metric keys that this row reads instead of the table's, by the table's keys."""
 
     def reads(self, metric: Metric) -> Metric:
-        """Return a metric of the table with the key that this row reads."""
+        """Return a table metric with the key that this row reads."""
         return replace(metric, key=self.keys[metric.key]) if metric.key in self.keys else metric
 
     def average(self, metric: Metric, columns: Sequence[str]) -> float | None:
-        """Return the mean of the columns' means, or None if one is missing."""
+        """Return the mean over the columns, or None if a column has no value."""
         means = [mean for column in columns if (mean := self.cells.get(column, Cell()).mean(metric)) is not None]
         return sum(means) / len(means) if means and len(means) == len(columns) else None
 
     def flattery(self, metric: Metric, columns: Sequence[str]) -> float | None:
-        """Return how much better the best evaluations on the target are, as a mean over the columns, in points."""
+        """Return how much selection on the target would improve the metric, in points, averaged over the columns."""
         gains = [gain for column in columns if (gain := self.cells.get(column, Cell()).flattery(metric)) is not None]
         return sum(gains) / len(gains) if gains and len(gains) == len(columns) else None
 
@@ -69,18 +69,18 @@ class Row:
 
 
 class Reference(NamedTuple):
-    """A published number in percent, and the reasons why ours cannot be compared with it."""
+    """A published number in percent, and the reasons why ours is not comparable with it."""
 
     value: float
     obstacles: tuple[str, ...] = ()
 
 
 Against = Callable[[Metric, Row, str], Reference | None]
-"""The reference of a metric, a row and a column, or None."""
+"""Function that returns the reference for a metric, row and column, or None."""
 
 
 class Entry(NamedTuple):
-    """A cell of a table for one metric, as it is shown."""
+    """Displayed content of a table cell, for one metric."""
 
     mean: float | None
     error: float | None = None
@@ -89,20 +89,20 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows, columns and metrics, with notes for the reader."""
+    """A result table: rows, columns, metrics and notes."""
 
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     metrics: tuple[Metric, ...]
     notes: tuple[str, ...] = ()
     kind: str = "target"
-    """Meaning of the columns: `target` or `source` domains, or a `column` of one of the paper's tables."""
+    """What the columns are: `target` or `source` domains, or a `column` of one of the paper's tables."""
     rule: str = "validation"
-    """Rule that selects an evaluation of each run."""
+    """Rule that selects one evaluation per run."""
     title: str = ""
 
     def entry(self, row: Row, column: str, metric: Metric, against: Against | None = None) -> Entry:
-        """Return the content of a cell. The column may be the average."""
+        """Return the content of a cell. `column` can also be the average."""
         read = row.reads(metric)
         reference = against(metric, row, column) if against else None
         if column == AVERAGE:
@@ -116,7 +116,7 @@ class Table:
         return (*self.columns, AVERAGE) if len(self.columns) > 1 else self.columns
 
     def to_text(self, against: Against | None = None, width: int | None = None) -> str:
-        """Return a block per metric, with rows as lines. Labels are wrapped if the table is wider than `width`."""
+        """Return one text block per metric. Labels are wrapped if the table is wider than `width`."""
         columns = self.columns_with_average
         lines = [one_line(self.title)] if self.title else []
         for metric in self.metrics:
@@ -126,7 +126,7 @@ class Table:
         return "\n".join([*lines, *(f"note: {one_line(note)}" for note in self.notes)]) + "\n"
 
     def to_markdown(self, against: Against | None = None) -> str:
-        """Return a table per metric."""
+        """Return one Markdown table per metric."""
         columns = self.columns_with_average
         lines = [_markdown(self.title), ""] if self.title else []
         for metric in self.metrics:
@@ -137,7 +137,7 @@ class Table:
         return "\n".join([*lines, *(f"Note: {_markdown(note)}." for note in self.notes)]).rstrip() + "\n"
 
     def to_latex(self, against: Against | None = None) -> str:
-        """Return one table in the paper's layout, a column per domain and metric. It needs the package booktabs."""
+        """Return a LaTeX table in the paper's layout, with one column per domain and metric. Requires booktabs."""
         columns, count = self.columns_with_average, len(self.metrics)
         heads = " & ".join(rf"\multicolumn{{{count}}}{{c}}{{{_tex(column)}}}" for column in columns)
         titles = [_tex(heading(metric)) for metric in self.metrics]
@@ -156,7 +156,7 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def cells(self, against: Against | None = None) -> list[dict[str, Any]]:
-        """Return a row for every cell and metric, for programs; numbers as they are shown."""
+        """Return one record per cell and metric, with numbers in display units."""
         rows = []
         for row, column, metric in product(self.rows, self.columns_with_average, self.metrics):
             cell = self.entry(row, column, metric, against)
@@ -168,7 +168,7 @@ class Table:
                 "key": metric.key,
                 "mean": cell.mean,
                 "error": cell.error,
-                "runs": [str(pick.run.path) for pick in row.cells.get(column, Cell()).picks],  # an average has none
+                "runs": [str(pick.run.path) for pick in row.cells.get(column, Cell()).picks],  # empty for an average
             }
             if cell.reference is not None:
                 record |= {"paper": cell.reference.value, "not comparable": ", ".join(cell.reference.obstacles) or None}
@@ -176,7 +176,7 @@ class Table:
         return rows
 
     def to_csv(self, against: Against | None = None) -> str:
-        """Return a line for every cell and metric."""
+        """Return CSV with one line per cell and metric."""
         rows = self.cells(against)
         names = list(dict.fromkeys(name for row in rows for name in row))
         file = io.StringIO()
@@ -188,21 +188,21 @@ class Table:
         return file.getvalue()
 
     def to_json(self, against: Against | None = None) -> str:
-        """Return cells, notes and the selection rule."""
+        """Return JSON with the cells, notes and selection rule."""
         title = {"title": self.title} if self.title else {}
         content = {**title, "selection": self.rule, "cells": self.cells(against), "notes": self.notes}
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
     def to_frame(self) -> Any:
-        """Return a pandas frame with a row for every cell and metric."""
+        """Return a pandas data frame with one row per cell and metric."""
         try:
             import pandas as pd
         except ImportError:
-            raise lacking("a frame needs the package pandas", "frames") from None
+            raise lacking("a data frame requires the package pandas", "frames") from None
         return pd.DataFrame(self.cells())
 
     def _repr_html_(self) -> str:
-        """Return the table as a notebook shows it."""
+        """Return the HTML shown in a notebook."""
         blocks = []
         for metric in self.metrics:
             head = [heading(metric), *self.columns_with_average]
@@ -215,12 +215,15 @@ class Table:
 
 
 def heading(metric: Metric) -> str:
-    """Return the title of a metric, with an arrow if lower is better."""
+    """Return a metric's title, with a down arrow if lower is better."""
     return metric.title if metric.higher_is_better else f"{metric.title} ↓"
 
 
 def written(entry: Entry, between: str = " ± ", escape: Callable[[str], str] = str) -> str:
-    """Return `84.1 ± 0.3 (84.6, -0.5)`: in brackets the published number and the difference, or the obstacles."""
+    """Format a cell as `84.1 ± 0.3 (84.6, -0.5)`.
+
+    The brackets contain the published number and the difference, or the reasons why there is no difference.
+    """
     mean = None if entry.mean is None or not math.isfinite(entry.mean) else entry.mean
     text = MISSING if mean is None else f"{mean:.1f}"
     if mean is not None and entry.error is not None:
@@ -236,7 +239,7 @@ def written(entry: Entry, between: str = " ± ", escape: Callable[[str], str] = 
 
 
 def _aligned(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
-    """Yield rows as lines: labels to the left, numbers to the right. This is much faster than a table of rich."""
+    """Yield rows as aligned lines: labels left, numbers right. This is much faster than rich."""
     sizes = [max(map(len, column)) for column in list(zip(*rows, strict=True))[1:]]
     label = max(len(row[0]) for row in rows)
     if width is not None:
@@ -253,7 +256,7 @@ def _barred(cells: Sequence[str]) -> str:
 
 
 def _markdown(text: str) -> str:
-    """Escape the characters that have a meaning in Markdown or HTML."""
+    """Escape the special characters of Markdown and HTML."""
     return html.escape(re.sub(r"([\\|`*\[\]])", r"\\\1", one_line(text)), quote=False)
 
 
@@ -269,7 +272,7 @@ _TEX = str.maketrans(
 
 
 def _tex(text: str) -> str:
-    """Escape the characters that have a meaning in LaTeX."""
+    """Escape the special characters of LaTeX."""
     return one_line(text).translate(_TEX)
 
 
@@ -283,7 +286,7 @@ FORMATS: Mapping[str, Callable[[Table, Against | None], str]] = {
 
 
 def print_table(table: Table, against: Against | None, form: str) -> None:
-    """Print a table in one of `FORMATS`. The notes of a CSV go to standard error."""
+    """Print a table in one of `FORMATS`. With CSV, the notes are logged instead of printed."""
     if form == "text" and sys.stdout.isatty():
         print(table.to_text(against, get_terminal_size().columns), end="")
         return

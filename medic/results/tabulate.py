@@ -1,4 +1,4 @@
-"""From runs to a table: which runs share a row and a column, and which evaluation of each counts."""
+"""Build a table from runs: group them into rows and columns, and select one evaluation per run."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from medic.runs.run import Run
 from medic.utils.memory import garbage_collection_paused
 
 SELECTIONS = ("validation", "evaluation", "domainbed", "last", "leave-one-out", "oracle")
-"""Rules that select an evaluation: see `medic.evaluation.selection`."""
+"""Rules that select an evaluation; see `medic.evaluation.selection`."""
 
 
 @garbage_collection_paused()
@@ -26,15 +26,15 @@ def tabulate(
     by: str = "auto",
     missing: Sequence[Run] = (),
 ) -> Table:
-    """Return a table of runs, with a row for every combination of method and given settings.
+    """Return a table of runs, with one row per combination of method and user settings.
 
-    Columns are targets, or sources if every run has one source and several targets. `missing` runs have no records, but
-    have their rows and columns.
+    Columns are targets, or sources if every run has one source and several targets. `missing` runs have no results yet,
+    but still add their rows and columns.
     """
     check_choice("selection", rule, SELECTIONS)
     kind = check_choice("columns", by, ["auto", "target", "source"])
     if not runs:
-        raise MedicError("no finished runs: give the --output of a sweep or of training, and wait for a run to finish")
+        raise MedicError("no finished runs: pass the --output of a sweep or training, and wait for a run to finish")
     runs = [*runs, *missing]
     if kind == "auto":
         single = all(len(run.config.data.sources) == 1 < len(run.targets) for run in runs)
@@ -49,15 +49,15 @@ def tabulate(
     ]
     rows.sort(key=lambda row: row.label)
     used = [run for row in rows for run in row.runs]
-    if not used:  # only this rule may select nothing from finished runs
+    if not used:  # only leave-one-out may select nothing from finished runs
         raise MedicError(
-            f"selection {rule!r} needs one more run for each source domain, with that domain as a second target: "
-            "beside --target a, train with --target a b and --target a c"
+            f"selection {rule!r} requires an additional run per source domain, with that domain as a second target: "
+            "for --target a, also train with --target a b and --target a c"
         )
     used_metrics = tuple(m for m in metrics if any(cell.values(m) for row in rows for cell in row.cells.values()))
     pairs = sum(len(group.pairs) for group in groups)
     about = (
-        *(["columns are source domains; a cell is the mean over all targets"] if kind == "source" else []),
+        *(["columns are source domains; each cell is the mean over all targets"] if kind == "source" else []),
         *notes.learning(rows),
         *notes.selection(rule),
         *notes.scores(rows, used_metrics),
@@ -77,30 +77,30 @@ class Group:
 
     method: str
     settings: Mapping[str, Any]
-    """The settings that may tell this row from others of its method."""
+    """Settings that may distinguish this row from other rows of its method."""
     runs: list[Run] = field(default_factory=list)
     pairs: list[Run] = field(default_factory=list)
-    """Runs that keep a source domain as a second target, for the selection `leave-one-out`."""
+    """Runs with a source domain as a second target, for selection `leave-one-out`."""
 
     def cell(self, column: str, kind: str, rule: str) -> Cell:
-        """Return the selected evaluations of a column."""
+        """Return the selected evaluations for a column."""
         runs = [run for run in self.runs if run.records and column_of(run, kind) == column]
         return pick_cell(runs, rule, [run for run in self.pairs if run.records and column in run.targets])
 
     def may_join(self, row: "Group") -> bool:
-        """Whether runs with one source less may belong to a row."""
+        """Return whether these runs, which have one source domain fewer, may belong to `row`."""
         return self.method == row.method and agree(self.runs[0], row.runs[0], self.settings)
 
 
 def column_of(run: Run, kind: str) -> str:
-    """Return the title of the column of a run."""
+    """Return the title of a run's column."""
     return ", ".join(run.config.data.sources if kind == "source" else run.targets)
 
 
 def group_runs(runs: Iterable[Run]) -> list[Group]:
-    """Group runs by method and by the values of the settings that were given for some run of the method.
+    """Group runs by method and by the settings that the user set for any run of that method.
 
-    Where hyperparameters were drawn, only settings given for the draws count: draws and defaults compete in one row.
+    If hyperparameters were drawn, only settings of the drawn runs count, so that draws and defaults compete in one row.
     """
     methods: dict[str, list[Run]] = {}
     for run in runs:
@@ -111,13 +111,13 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
             name for run in [run for run in method_runs if run.draw] or method_runs for name in row_settings(run)
         }
         if all(run.config.run.protocol is None for run in method_runs):
-            setting_names |= _DEFAULTS  # which differ between versions
+            setting_names |= _DEFAULTS  # these differ between versions
         names = [
             *(name for name in method_runs[0].identity if name in setting_names),
             *sorted(setting_names - method_runs[0].identity.keys()),
         ]
         for run in method_runs:
-            # The runs of a soup may differ in settings that are then not the soup's.
+            # Settings that differ between the runs in a soup are not settings of the soup.
             settings = {
                 name: complete_value(run, name) for name in names if not run.config.soup or name in row_settings(run)
             }
@@ -126,9 +126,9 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
 
 
 def _take_pairs(groups: Sequence[Group]) -> int:
-    """Move runs with two targets to the row with one target that they belong to, if there is one.
+    """Assign two-target runs to the matching row with one target, if any.
 
-    Return the number of runs that may belong to several rows, which are dropped.
+    Runs that match several rows are dropped. Returns their number.
     """
     rows = [group for group in groups if any(len(run.targets) == 1 for run in group.runs)]
     ambiguous = 0
@@ -147,17 +147,17 @@ def _take_pairs(groups: Sequence[Group]) -> int:
 
 def _pair_notes(unused: int, ambiguous: int) -> Iterator[str]:
     if unused:
-        yield f"{runs_are(unused, ' with two targets')} left out: they are for the selection 'leave-one-out'"
+        yield f"{runs_are(unused, ' with two targets')} left out: only selection 'leave-one-out' uses such runs"
     if ambiguous:
-        yield f"{runs_are(ambiguous, ' with two targets')} left out: they may belong to several rows"
+        yield f"{runs_are(ambiguous, ' with two targets')} left out: several rows match"
 
 
 _DEFAULTS = {"batch_norm", "iterations"}
-"""Settings whose defaults changed between versions, so that they separate rows although nobody set them."""
+"""Settings whose defaults changed between versions, so that they separate rows even if the user did not set them."""
 
 
 def row_labels(groups: Sequence[Group]) -> list[str]:
-    """Return a label for every row: its method, and the settings that differ between the rows of that method."""
+    """Return a label for each row: its method, and the settings that differ between that method's rows."""
     methods: dict[str, list[Mapping[str, Any]]] = {}
     for group in groups:
         methods.setdefault(group.method, []).append(group.settings)
@@ -177,7 +177,7 @@ def row_labels(groups: Sequence[Group]) -> list[str]:
 
 
 def _differing(values: Sequence[Any]) -> list[str]:
-    """Return the keys in which mappings differ; none unless all values are mappings."""
+    """Return the keys in which mappings differ, or an empty list if some values are not mappings."""
     if not all(isinstance(value, Mapping) for value in values):
         return []
     names = dict.fromkeys(name for value in values for name in value)
@@ -185,12 +185,12 @@ def _differing(values: Sequence[Any]) -> list[str]:
 
 
 def _label_value(value: Any, parts: Sequence[str]) -> str:
-    """Return a value in short; of hyperparameters by name only the `parts` that differ between rows."""
+    """Return a short text for a setting; for a mapping, only the `parts` that differ between rows."""
     return value_text({name: value.get(name) for name in parts} if parts else value, "none")
 
 
 def value_text(value: Any, missing: str = "–") -> str:
-    """Return the value of a setting in short."""
+    """Return a short text for the value of a setting."""
     if isinstance(value, Mapping):
         return ",".join(f"{name}={value_text(part)}" for name, part in value.items())
     if isinstance(value, list | tuple):
@@ -199,7 +199,7 @@ def value_text(value: Any, missing: str = "–") -> str:
 
 
 def metric_keys(runs: Iterable[Run]) -> list[str]:
-    """Return the keys of all numbers in results, in the order in which they first occur."""
+    """Return the keys of all numeric results, in order of first occurrence."""
     keys = {"domainbed": None}
     for run in runs:
         record = run.records[-1]
@@ -209,7 +209,7 @@ def metric_keys(runs: Iterable[Run]) -> list[str]:
 
 
 def find_metrics(keys: Sequence[str], known: Sequence[Metric], runs: Sequence[Run]) -> list[Metric]:
-    """Return metrics by their keys, under the titles of `known` metrics if they are among them."""
+    """Return metrics by key, using the titles of `known` metrics where available."""
     available, by_key = metric_keys(runs), {metric.key: metric for metric in known}
     if runs:
         for key in keys:
@@ -222,7 +222,10 @@ def _is_number(value: Any) -> bool:
 
 
 def find_row(table: Table, label: str) -> Row:
-    """Return a row by its label, by its method if that has one row, or by a part of its label that names settings."""
+    """Return the row with a given label, method, or part of a label that contains a colon.
+
+    Raises an error if several rows match.
+    """
     matches = (
         [row for row in table.rows if row.label == label]
         or [row for row in table.rows if row.method == label]
@@ -230,7 +233,7 @@ def find_row(table: Table, label: str) -> Row:
     )
     if len(matches) > 1:
         labels = "; ".join(repr(row.label) for row in matches)
-        raise MedicError(f"{label!r} matches {len(matches)} rows: give one of {labels}")
+        raise MedicError(f"{label!r} matches {len(matches)} rows: use one of {labels}")
     if not matches:
         check_choice("row", label, [row.label for row in table.rows])
     return matches[0]

@@ -1,4 +1,4 @@
-"""Phrases about runs that several modules share."""
+"""Phrases about runs, shared by several modules."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,7 +8,7 @@ from medic.runs.run import Run
 
 
 def short(value: Any) -> str:
-    """Shorten a hash, a commit or several joined by `+` to 12 characters each, keeping suffixes like `-dirty`."""
+    """Shorten hashes or commits joined by `+` to 12 characters each, keeping suffixes such as `-dirty`."""
     parts = (part.partition("-") for part in str(value).split("+"))
     return "+".join(f"{head[:12]}{dash}{rest}" for head, dash, rest in parts)
 
@@ -21,5 +21,5 @@ def learned_nothing(runs: Iterable[Run]) -> str:
 
 
 def runs_are(count: int, which: str = "") -> str:
-    """Return `1 run is` or `2 runs are`, with `which` before the verb."""
+    """Return `1 run is` or `2 runs are`, with `which` inserted before the verb."""
     return f"{counted(count, 'run')}{which} {'is' if count == 1 else 'are'}"

@@ -1,4 +1,4 @@
-"""From a plan to a trainer: the only place that makes state, and a plan can be built any number of times."""
+"""Build the trainer from a plan. Only this module creates state, so a plan can be built any number of times."""
 
 import os
 from collections.abc import Iterator
@@ -27,12 +27,12 @@ from medic.utils import distributed
 from medic.utils.modules import evaluating, statistics_kept
 
 COMPILED = 250_000
-"""Images from which on compiling the network pays off if a similar one is in the cache."""
+"""Number of images from which compiling pays off, provided that a similar network is in the cache."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """A model before training, its preprocessing, and the frozen backbone that computes its inputs, if any."""
+    """An untrained model, its preprocessing and, if any, the frozen backbone that computes its inputs."""
 
     model: Classifier | Ensemble
     preprocessing: Preprocessing
@@ -40,7 +40,7 @@ class Network:
 
 
 def build_backbones(plan: Plan) -> list[Backbone]:
-    """Make the backbones of a run, one per network; weights that no file gives are drawn for each."""
+    """Create the run's backbones, one per network, with pretrained or freshly drawn weights."""
     torch.manual_seed(derive(plan.seed, "model"))
     model = plan.config.model
     return [
@@ -50,28 +50,28 @@ def build_backbones(plan: Plan) -> list[Backbone]:
 
 
 def build_network(plan: Plan) -> Network:
-    """Make the model. It needs no images, so that a mistake is found before they are read."""
+    """Build the model. This requires no images, so invalid settings are reported before images are loaded."""
     network, device = _assembled(plan), plan.device
     model = network.model
     if plan.config.model.batch_norm == "frozen":
         model.norms = "frozen"
     if plan.config.model.batch_norm == "sync":
         if distributed.world() == 1 or device.type != "cuda":
-            raise MedicError("batch_norm 'sync' needs several processes on GPUs: use torchrun -m medic")
+            raise MedicError("batch_norm 'sync' requires several GPU processes: start them with torchrun -m medic")
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    # Convolutions are faster with channels last, on a CPU and on a GPU; trainer and inference use this format.
+    # Convolutions are faster in channels-last format, on CPU and GPU. Training and inference both use it.
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return replace(network, model=model)
 
 
 def check_network(plan: Plan) -> None:
-    """Refuse weights, an image size or a batch size that the network does not take; make it on the CPU to find out."""
+    """Build the model on the CPU to check that it accepts the weights, image size and batch size."""
     with torch.random.fork_rng(devices=[]):
         _assembled(plan)
 
 
 def _assembled(plan: Plan) -> Network:
-    """Make the model on the CPU, and try it."""
+    """Build the model on the CPU, and check it with a forward pass."""
     backbones = build_backbones(plan)
     preprocessing = backbones[0].preprocessing
     frozen = None
@@ -97,14 +97,14 @@ def _assembled(plan: Plan) -> Network:
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Leave the global random generators of torch as they were, on the CPU and on the GPU in use."""
+    """Restore torch's global random generators on exit, on the CPU and the current GPU."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         yield
 
 
 def _check_images(plan: Plan, module: nn.Module, preprocessing: Preprocessing) -> None:
-    """Refuse images of a size or with channels that a network does not take."""
+    """Raise an error if a network does not accept the image size or number of channels."""
     shape = (plan.benchmark.channels, preprocessing.size, preprocessing.size)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluating(module):
@@ -112,12 +112,12 @@ def _check_images(plan: Plan, module: nn.Module, preprocessing: Preprocessing) -
     except MedicError:
         raise
     except (RuntimeError, ValueError, AssertionError, TypeError) as error:
-        taken = f"backbone {plan.config.model.backbone!r} does not take images of {' × '.join(map(str, shape))}"
+        taken = f"backbone {plan.config.model.backbone!r} does not accept images of size {' × '.join(map(str, shape))}"
         raise MedicError(f"{taken} ({first_line(error)}): choose another --image-size or --backbone") from error
 
 
 def _check_pass(plan: Plan, model: nn.Module, inputs: Tensor) -> None:
-    """Refuse forward passes of one image, from which batch norm cannot take statistics."""
+    """Raise an error if batch norm would have to estimate statistics from a single image."""
     tasks = 1 if plan.method.forward == "task" else min(plan.grid.sizes)
     if tasks * plan.batch_size > 1 or plan.config.model.batch_norm == "frozen":
         return
@@ -128,12 +128,12 @@ def _check_pass(plan: Plan, model: nn.Module, inputs: Tensor) -> None:
         if isinstance(error, MedicError):
             raise
         raise MedicError(
-            f"batch norm of {plan.config.model.backbone!r} cannot learn from one image at a time: raise --batch-size"
+            f"batch norm in {plan.config.model.backbone!r} requires more than one image per batch: raise --batch-size"
         ) from error
 
 
 def compiles(plan: Plan, device: torch.device) -> bool:
-    """Return whether the network is compiled on a device: never through second derivatives or hooks inside it."""
+    """Return whether to compile the network; never with second derivatives or hooks inside the network."""
     if plan.parts.inspecting or plan.config.model.head_alone or plan.parts.second_order:
         return False
     if plan.config.execution.recompute:
@@ -144,16 +144,16 @@ def compiles(plan: Plan, device: torch.device) -> bool:
 
 
 def build_objective(plan: Plan) -> Objective:
-    """Make the objective of a run."""
+    """Build a run's objective."""
     objective = plan.config.objective
     return plan.parts.build_objective(scale=objective.ova_scale, floor=objective.ova_floor)
 
 
 def build_trainer(plan: Plan, dataset: Dataset, problem: Problem, network: Network | None = None) -> Trainer:
-    """Make a trainer, and its model unless it is given."""
+    """Build a trainer and, unless `network` is passed, its model."""
     device = plan.device
     precision, compiled = plan.precision, compiles(plan, device)
-    if compiled:  # later runs then find the compiled network
+    if compiled:  # so that later runs can reuse the compiled network
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_directory() / "compiled"))
     network = network or build_network(plan)
     model, preprocessing, images = network.model, network.preprocessing, dataset.images
@@ -192,7 +192,7 @@ def build_trainer(plan: Plan, dataset: Dataset, problem: Problem, network: Netwo
 
 
 def _compute_features(plan: Plan, dataset: Dataset, backbone: Backbone, preprocessing: Preprocessing) -> Resident:
-    """Return the features of a frozen backbone in place of the images."""
+    """Return the frozen backbone's features, which replace the images."""
     model, data = plan.config.model, plan.config.data
     identity = weights_identity(model.backbone, model.pool, plan.weights, plan.seed)
     frozen = FrozenBackbone(backbone, preprocessing, identity, plan.device, plan.precision)
@@ -200,7 +200,7 @@ def _compute_features(plan: Plan, dataset: Dataset, backbone: Backbone, preproce
 
 
 def _fit_scaling(model: nn.Module, features: Resident, problem: Problem) -> None:
-    """Let the head read features with mean 0 and mean variance 1 over the training images."""
+    """Scale the head's input features to zero mean and an average variance of 1 on the training images."""
     positions = problem.train.indices
     for part in model.modules():
         if isinstance(part, Scaling):
@@ -208,7 +208,7 @@ def _fit_scaling(model: nn.Module, features: Resident, problem: Problem) -> None
 
 
 def _setup(plan: Plan, problem: Problem, images: Images, preprocessing: Preprocessing) -> Setup:
-    """Return the training that the objective is prepared for."""
+    """Return the training setup that the objective prepares for."""
     grid, size = plan.grid, plan.batch_size
     tasks = max(grid.sizes)
     side = preprocessing.size

@@ -1,4 +1,4 @@
-"""The images of a run: read, and divided between training, validation and evaluation."""
+"""Load a run's images and divide them between training, validation and evaluation."""
 
 import hashlib
 from dataclasses import replace
@@ -15,12 +15,12 @@ from medic.training import derive, generator
 
 
 def load_images(plan: Plan, device: torch.device) -> Dataset:
-    """Decode the images of a run, or open those that were decoded before."""
+    """Load a run's images, decoding them unless they are already in the cache."""
     return plan.dataset.load(_storage(plan.config.data, device))
 
 
 def peek_images(plan: Plan) -> Dataset:
-    """Return the dataset of a run without writing anything; files are decoded only when their images are used."""
+    """Return a run's dataset without writing anything. Images are decoded only when they are used."""
     return plan.dataset.look(_storage(plan.config.data, torch.device("cpu")))
 
 
@@ -29,7 +29,7 @@ def _storage(data: DataConfig, device: torch.device) -> Storage:
 
 
 def divide_images(plan: Plan, dataset: Dataset) -> Problem:
-    """Divide the images between training, validation and evaluation, and make labels noisy if the settings say so."""
+    """Divide the images between training, validation and evaluation, and apply label noise and shots if requested."""
     data = plan.config.data
     trial = plan.seed if data.trial_seed is None else data.trial_seed
     drawn = trial if data.validation == "domainbed" else derive(trial, "split")
@@ -41,14 +41,14 @@ def divide_images(plan: Plan, dataset: Dataset) -> Problem:
         for source in problem.sources:
             if source not in held_out:
                 name = dataset.domains[source]
-                raise MedicError(f"validation 'official': no list or folder holds out images of {name!r}")
+                raise MedicError(f"validation 'official' requires a list or folder of held-out images for {name!r}")
     if data.label_noise:
         problem = _with_noise(problem, data, dataset, trial)
     return problem if data.shots is None else _with_shots(problem, data.shots, trial)
 
 
 def _with_noise(problem: Problem, data: DataConfig, dataset: Dataset, trial: int) -> Problem:
-    """Make some labels of the sources noisy; with noisy labels, validation has no clean ones either."""
+    """Corrupt some labels of training and validation images alike, because clean labels would not be available."""
     known = {
         source: [problem.known.index(name) for name in data.classes.of_source(dataset.domains[source])]
         for source in problem.sources
@@ -61,14 +61,14 @@ def _with_noise(problem: Problem, data: DataConfig, dataset: Dataset, trial: int
 
 
 def _with_shots(problem: Problem, shots: int, trial: int) -> Problem:
-    """Keep a few images of each class and source domain, for training and for validation."""
+    """Keep `shots` images per class and source domain, for training and for validation."""
     draws = generator(trial, "shots")
     train, validation = (draw_shots(samples, shots, draws) for samples in (problem.train, problem.validation))
     return replace(problem, train=train, validation=validation)
 
 
 def fingerprint(plan: Plan, dataset: Dataset) -> str:
-    """Return the hash of the images and of everything else of the data that the result depends on."""
+    """Return a hash of the images and of everything else in the data that affects the result."""
     axes = sorted(plan.config.tasks.axes or ())
     used = [dataset.hash, *(f"{axis}={dataset.attributes[axis].tolist()}" for axis in axes)]
     used += [str(dataset.parts)] if plan.config.data.validation == "official" else []

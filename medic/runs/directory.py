@@ -1,4 +1,4 @@
-"""The directory of a run that is being executed: what is written, and when."""
+"""The directory of a run in progress: which files are written, and when."""
 
 import hashlib
 import json
@@ -35,13 +35,14 @@ from medic.utils.files import atomic_write, file_hash, is_locked, locked, write_
 from medic.utils.plugins import Plugin
 
 RESULTS_VERSION = 5
-"""Raised whenever the same settings give other metrics, so that earlier runs are not reused."""
+"""Increased whenever the same settings lead to different metrics, so that earlier runs are not reused."""
 
 
 def run_hash(plan: Plan, images: str) -> str:
-    """Return what identifies a run with a fingerprint of its images, and names its directory unless `--name` does.
+    """Return the hash that identifies a run; `images` is the fingerprint of its images.
 
-    It is a hash of everything that changes the result, not of where files are.
+    The hash covers everything that affects the result, but not where files are stored. It names the run directory
+    unless `--name` is set.
     """
     used = {
         "format": RESULTS_VERSION,
@@ -67,7 +68,7 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Create the directory and lock it, so that no two processes execute the same run at once."""
+        """Create and lock the directory, so that only one process executes the run."""
         busy = BusyError(f"run {self.path} is being written by another process")
         with ExitStack() as held:
             with writing("output", self.path.parent):
@@ -77,75 +78,77 @@ class RunDirectory:
 
     @property
     def started(self) -> bool:
-        """Whether the run has a checkpoint to resume."""
+        """Whether the run has a checkpoint to resume from."""
         return self.checkpoint.exists()
 
     @property
     def busy(self) -> bool:
-        """Whether a process is executing the run, as far as this user may see."""
+        """Whether a process is executing the run, as far as this user can tell."""
         return is_locked(self.path / LOCK)
 
     def write_start(self, plan: Plan) -> None:
-        """Write the settings, as the user wrote them and complete."""
+        """Write the user's settings and the complete settings."""
         write_text(self.path / USER_SETTINGS, to_json(plan.user_settings))
         write_text(self.path / CONFIG, to_json(plan.config.settings))
 
     def check_named(self, plan: Plan, run: str) -> None:
-        """Refuse a directory named by `--name` that holds anything but the run with the hash `run`."""
+        """Raise an error if a directory named with `--name` contains anything but the run with hash `run`."""
         if plan.config.execution.name is None or not any(entry.name[0] != "." for entry in self._entries()):
             return
         noted = read_environment(self.path)
         if noted.get("run") != run:
             what = "other files"
             if "run" in noted:
-                what = f"a run with other {_difference(plan, self.path / config_file(self.path), read_plugins(noted))}"
+                what = (
+                    f"a run with different {_difference(plan, self.path / config_file(self.path), read_plugins(noted))}"
+                )
             longer = f", continue it with --extend {self.path}" if "(iterations " in what else ""
-            raise MedicError(f"{self.path} holds {what}: choose another --name{longer}, or delete {self.path}")
+            raise MedicError(f"{self.path} contains {what}: choose another --name{longer}, or delete {self.path}")
 
     def _entries(self) -> list[Path]:
         return list(self.path.iterdir()) if self.path.is_dir() else []
 
     def write_environment(self, plan: Plan, dataset: Dataset, run: str) -> None:
-        """Write what the result depends on besides the settings, and the run's hash."""
+        """Write the run's hash, and everything besides the settings that the result depends on."""
         write_text(self.path / ENVIRONMENT, _json({"run": run, **environment(dataset, plan)}))
 
     def write_resumed(self, iteration: int) -> None:
-        """Record the iteration from which on the run has another commit, if it has."""
+        """If the commit has changed, record the iteration at which the run resumes with the new commit."""
         noted, now = read_environment(self.path), commit()
         resumed = noted.get("resumed", [])
-        if not noted or not isinstance(resumed, list):  # a damaged file: a table then reports an unknown commit
+        if not noted or not isinstance(resumed, list):  # damaged: tables then report an unknown commit
             return
         if [noted, *resumed][-1].get("commit") != now:
             changed = {**noted, "resumed": [*resumed, {"iteration": iteration, "commit": now}]}
             write_text(self.path / ENVIRONMENT, _json(changed))
 
     def write_checkpoint(self, iteration: int, state: dict[str, Any]) -> None:
-        """Replace the checkpoint, and note its iteration beside it."""
+        """Replace the checkpoint, and write its iteration to a separate file."""
         save_checkpoint(self.checkpoint, state)
         write_text(self.path / ITERATION, f"{iteration}\n")
 
     def write_records(self, records: Sequence[dict[str, Any]]) -> None:
-        """Write all evaluations so far, one line each."""
+        """Write all evaluations so far, one per line."""
         write_text(self.path / RECORDS, "".join(json.dumps(record) + "\n" for record in records))
 
     def write_predictions(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Write one row per validation and target image."""
+        """Write the prediction arrays, with one row per image."""
         with atomic_write(self.path / PREDICTIONS) as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
 
     def write_done(self, seconds: float) -> None:
-        """Mark the run as finished, with its duration in seconds and the checksums of its files."""
+        """Mark the run as finished, and record its duration in seconds and file checksums."""
         write_text(self.path / DONE, make_seal(self.path, seconds))
 
 
 def named_runs(folder: Path) -> dict[str, Path]:
-    """Return the finished runs of a folder whose directories `--name` has named, by their hash."""
+    """Return the finished runs in a folder that were named with `--name`, by hash."""
     paths = [path.parent for path in folder.glob(f"*/{DONE}")]
     return {str(run): path for path in paths if (run := read_environment(path).get("run", path.name)) != path.name}
 
 
 def _difference(plan: Plan, config: Path, plugins: Sequence[Plugin]) -> str:
-    """Name what differs between a plan and a run's configuration or plug-ins; otherwise, images or weights do."""
+    """Describe how a plan differs from a run: in settings, plug-ins or, if both are equal, images or weights."""
     try:
         theirs = identity(read_settings(config))
     except MedicError:
@@ -161,7 +164,7 @@ def _difference(plan: Plan, config: Path, plugins: Sequence[Plugin]) -> str:
 
 
 def _changed(theirs: Any, ours: Any) -> str:
-    """Return a value of another run; of a mapping only what differs."""
+    """Return the other run's value as text; for mappings, only the entries that differ."""
     if not isinstance(theirs, dict) or not isinstance(ours, dict):
         return str(theirs)
     return ", ".join(f"{name}={value}" for name, value in theirs.items() if ours.get(name) != value) or str(theirs)

@@ -1,4 +1,4 @@
-"""The environment of a run: the versions, machine, images and command that its results depend on."""
+"""A run's environment: the versions, machine, images and command that its results depend on."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def environment(dataset: "Dataset", plan: "Plan") -> dict[str, Any]:
-    """Return the environment of a run that starts."""
+    """Return the environment of a run that is about to start."""
     import torch
 
     from medic.utils import distributed
@@ -51,12 +51,12 @@ def environment(dataset: "Dataset", plan: "Plan") -> dict[str, Any]:
 
 
 def read_environment(path: Path) -> dict[str, Any]:
-    """Return the environment that the directory of a run records; empty if it cannot be read."""
+    """Return the environment recorded in a run directory, or an empty mapping if it cannot be read."""
     return read_object(path / ENVIRONMENT)
 
 
 def commits(environment: Mapping[str, Any]) -> str | None:
-    """Return the commit of a run, or all of them, `a+b`, if it was resumed at others."""
+    """Return a run's commit, or all of them as `a+b` if the run was resumed with other commits."""
     resumed = environment.get("resumed")
     parts = [environment, *(resumed if isinstance(resumed, list) else ())]
     hashes = dict.fromkeys(part.get("commit") for part in parts if isinstance(part, Mapping))
@@ -64,7 +64,7 @@ def commits(environment: Mapping[str, Any]) -> str | None:
 
 
 def read_plugins(environment: Mapping[str, Any]) -> list[Plugin]:
-    """Return the plug-ins of a run."""
+    """Return the plug-ins that a run used."""
     return [Plugin(str(one["name"]), str(one["sha256"])) for one in environment["plugins"]]
 
 
@@ -75,13 +75,13 @@ def _versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Return the commit of the source tree that the package runs from, marked if files differ, or None."""
+    """Return the commit of the package's source tree, marked `-dirty` if files differ, or None outside a repository."""
     here = Path(__file__).parents[2]
     if not (here / ".git").exists():
         return None
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         described = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
-    except OSError:  # no git here
+    except OSError:  # git is not installed
         return None
     return described.stdout.strip() or None

@@ -1,4 +1,4 @@
-"""The facts and notes that a run reports before it trains."""
+"""Facts and notes that a run reports before training."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,13 +11,13 @@ from medic.models import OURS
 from medic.runs.build import build_objective
 
 MAX_LISTED = 12
-"""Number of names of a list that are shown."""
+"""Maximum number of names shown in a list."""
 LARGE = 128
-"""Pixels from which on a network of timm takes hours on a CPU."""
+"""Image size in pixels from which a timm network takes hours on a CPU."""
 
 
 def describe(plan: Plan, dataset: Dataset, problem: Problem, path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each fact: one short line for people."""
+    """Yield each fact about a run as a name and a one-line text."""
     data, optim, model = plan.config.data, plan.config.optim, plan.config.model
     yield "output", str(path)
     penalty = "" if plan.config.objective.penalty is None else f" + {plan.config.objective.penalty}"
@@ -25,18 +25,18 @@ def describe(plan: Plan, dataset: Dataset, problem: Problem, path: Path) -> Iter
     objective = f"objective {plan.config.objective.objective}{penalty}"
     yield "method", f"{plan.config.run.method}, {objective}{sampling}, seed {plan.seed}"
     yield "known", _listed(data.classes.known)
-    yield "unknown", _listed(data.classes.unknown) or "no class"
+    yield "unknown", _listed(data.classes.unknown) or "none"
     parts = [
         f"{dataset.domains[domain]} {_count(problem.train, domain)} + {_count(problem.validation, domain)}"
         for domain in problem.sources
     ]
     yield "sources", f"{_listed(parts)} (training + validation images)"
     places = problem.targets or problem.sources
-    seen = "" if problem.targets else "none; held-out images of "
+    seen = "" if problem.targets else "none; held-out images: "
     yield "target", seen + _listed([_target(dataset.domains[domain], problem.target, domain) for domain in places])
     weights = "from scratch" if plan.weights is None else f"weights {plan.weights}"
     trained = "" if model.tune == "all" else f", trains {model.tune}"
-    trained += f", the head first for {optim.head_first} iterations" if optim.head_first else ""
+    trained += f", only the head for the first {optim.head_first} iterations" if optim.head_first else ""
     yield "backbone", f"{model.backbone}, {weights}, {data.image_size} px{trained}"
     device = plan.device
     place = f"cpu, threads {torch.get_num_threads()}"
@@ -60,25 +60,26 @@ def describe(plan: Plan, dataset: Dataset, problem: Problem, path: Path) -> Iter
 def notes(plan: Plan) -> Iterator[str]:
     """Yield warnings about a plan, one sentence each."""
     if plan.config.model.backbone not in OURS and plan.weights is None:
-        yield f"backbone {plan.config.model.backbone} starts from random weights: give trained ones with --weights FILE"
+        scratch = f"backbone {plan.config.model.backbone} starts from random weights"
+        yield f"{scratch}: use --weights FILE to load pretrained weights"
     size, smaller = plan.config.data.image_size, " or ".join(_smaller(plan.config.model.backbone))
     slow = plan.config.model.backbone not in OURS and size >= LARGE and not plan.config.model.head_alone
     if slow and plan.device.type == "cpu":
         way = f"use a GPU, or a smaller network with {smaller}"
         yield f"backbone {plan.config.model.backbone} at {size} px may take hours on a CPU: {way}"
     if not plan.config.data.unknown:
-        yield "every class is known, so only the accuracy is measured: leave some unknown with --known or --split"
+        yield "every class is known, so only accuracy is measured: use --known or --split to make some classes unknown"
     end = plan.config.optim.iterations
     for start in build_objective(plan).restart_iterations(len(plan.grid.sizes)):
         if start >= end:
             yield (
-                f"the penalty reaches its weight at iteration {start}, but training stops at {end}: "
-                "lower it with --hparams anneal=N"
+                f"the penalty reaches its full weight at iteration {start}, but training stops at {end}: "
+                "use --hparams anneal=N to reach it earlier"
             )
 
 
 def _smaller(backbone: str) -> Iterator[str]:
-    """Yield options that make a run faster than one with a backbone of timm."""
+    """Yield options that select a faster backbone."""
     if backbone != "resnet18":
         yield "--backbone resnet18"
     yield "--backbone convnet --image-size 32"
@@ -94,7 +95,7 @@ def _target(name: str, target: Samples, domain: int) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Join names by commas; of a long list, the first ones and their number."""
+    """Join names with commas; a long list is cut and ends with the total number."""
     if len(names) <= MAX_LISTED:
         return ", ".join(names)
     return f"{', '.join(names[:MAX_LISTED])}, … ({len(names)} in all)"

@@ -1,4 +1,4 @@
-"""Requests to stop, which a run notices between iterations so that it can save a checkpoint first."""
+"""Stop requests (signals). A run handles them between iterations, so that it can save a checkpoint first."""
 
 import logging
 import os
@@ -12,11 +12,11 @@ from typing import Self
 logger = logging.getLogger(__name__)
 
 PATIENCE = 3.0
-"""Seconds that an iteration or evaluation has to end after a SIGTERM."""
+"""Seconds that the current iteration or evaluation may continue after a SIGTERM."""
 
 
 class Stopped(KeyboardInterrupt):
-    """The run was asked to stop, and has saved a checkpoint."""
+    """Raised when a run stops on request, after saving a checkpoint."""
 
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
@@ -24,29 +24,29 @@ class Stopped(KeyboardInterrupt):
 
 
 class Interrupts:
-    """A context in which the first Ctrl-C, SIGTERM or SIGHUP is only recorded in `received`; a second stops at once.
+    """Context manager that records the first Ctrl-C, SIGTERM or SIGHUP in `received`; a second one stops at once.
 
-    The first is acknowledged at once by a line that says what is waited for. A signal that the process ignores stays
-    ignored: `nohup` is how a run outlives its terminal.
+    The first signal logs a line with `awaited`, the event that the process waits for. Signals that the process already
+    ignores stay ignored, so `nohup` keeps working.
 
-    With `late`, a SIGTERM or SIGHUP is answered within seconds even if an iteration takes minutes: what is in progress
-    is left after `PATIENCE` seconds by a `Stopped` with the message that `late` returns. The main thread raises it
-    between two operators of torch. If it is inside a long one, such as a backward pass, the process ends after as many
-    seconds again.
+    With `late`, the process responds to SIGTERM and SIGHUP within seconds, even if an iteration takes minutes. After
+    `PATIENCE` seconds, the main thread raises `Stopped` with the message that `late` returns. It can do so only between
+    two torch operators. If a long operator such as a backward pass is still running after another `PATIENCE` seconds,
+    the process exits.
     """
 
     def __init__(self, awaited: str, late: Callable[[], str] | None = None) -> None:
         self.received: int | None = None
         self._awaited, self._late = awaited, late
         self.writing = threading.Lock()
-        """Held while a checkpoint or a result is written, which is not left."""
+        """Lock held while a checkpoint or result is written, which must not be interrupted."""
         self._ended, self._overdue, self._leaving = threading.Event(), False, False
         self._wakeup: int | None = None
         self._wakeup_before = -1
 
     def __enter__(self) -> Self:
         self._before = {}
-        if threading.current_thread() is threading.main_thread():  # Python allows handlers in this thread alone
+        if threading.current_thread() is threading.main_thread():  # Python allows signal handlers only there
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._receive)
@@ -55,7 +55,7 @@ class Interrupts:
         return self
 
     def _watch(self, late: Callable[[], str]) -> None:
-        """Let a thread learn of signals at once; the main thread may be inside an operator of torch for a minute."""
+        """Start a thread that receives signals at once: the main thread may be inside a torch operator for a minute."""
         listening, self._wakeup = os.pipe()
         os.set_blocking(self._wakeup, False)
         self._wakeup_before = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
@@ -65,11 +65,11 @@ class Interrupts:
     def __exit__(self, *_: object) -> None:
         if self._wakeup is not None:
             signal.set_wakeup_fd(self._wakeup_before)
-        with self.writing:  # no signal is sent once its handler is gone
+        with self.writing:  # the thread must not send a signal after its handler is gone
             self._ended.set()
         if self._wakeup is not None:
-            os.close(self._wakeup)  # for which the thread may wait
-            # A thread that outlives us would free the run's tensors, perhaps while Python ends, which aborts it.
+            os.close(self._wakeup)  # ends the thread's read
+            # A thread that outlives this context would free the run's tensors, which can abort interpreter shutdown.
             self._watching.join()
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -81,15 +81,15 @@ class Interrupts:
         if self.received is not None:
             raise KeyboardInterrupt
         self.received = number
-        # A closed terminal, or a signal in the middle of another message, must not end the run before its checkpoint.
+        # Logging fails if the terminal is closed or another message is being written: the run must still checkpoint.
         with suppress(OSError, RuntimeError):
-            again = "Ctrl-C again" if number == signal.SIGINT else "another signal"
-            logger.warning("%s; %s stops at once", self._awaited, again)
+            again = "press Ctrl-C again" if number == signal.SIGINT else "send another signal"
+            logger.warning("%s; %s to stop immediately", self._awaited, again)
 
     def _hurry(self, listening: int, late: Callable[[], str]) -> None:
-        """Wait for a SIGTERM or SIGHUP, then make the main thread leave what is in progress, or end the process."""
+        """Wait for SIGTERM or SIGHUP, then interrupt the main thread or, if that takes too long, exit the process."""
         number = b"\0"
-        while number and number[0] not in (signal.SIGTERM, signal.SIGHUP):  # who presses Ctrl-C can press it again
+        while number and number[0] not in (signal.SIGTERM, signal.SIGHUP):  # after Ctrl-C, the user can press it again
             number = os.read(listening, 1)
         if not self._ended.wait(PATIENCE):
             self._leave(number[0], late)

@@ -1,4 +1,4 @@
-"""Runs that leave out one source domain each: how the scores of known images change in a domain without training."""
+"""Runs that each leave out one source domain, to see how known images score in a domain the model has not seen."""
 
 import logging
 from collections.abc import Iterator
@@ -15,28 +15,32 @@ from medic.runs.train import train
 logger = logging.getLogger(__name__)
 
 FOLDER = "left-out"
-"""The folder of these runs beside the run, where tables do not look for runs."""
+"""Folder for these runs, next to the run. Tables do not search it for runs."""
 _OWN = ("name", "output", "split", "target", "threshold", "extend", "imports")
-"""Settings of a run that those without a source domain do not share."""
+"""Settings that are not copied from the run."""
 _KEPT = (
     "batch_norm", "optimizer", "lr", "inner_lr", "momentum", "weight_decay", "layer_decay", "clip_norm", "schedule",
     "warmup", "head_first", "averaging", "iterations",
 )  # fmt: skip
-"""Settings that keep the values of the run, also if the defaults have changed since."""
+"""Settings that keep the run's values, even if the defaults have changed since."""
 
 
 def left_out_settings(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every source domain of a run with the settings of a run that is trained on the others alone.
+    """Yield each source domain, with the settings of a run trained on the other source domains.
 
-    It has the same known classes and no unknown ones; the run's target has no part in it.
+    The run has the same known classes and no unknown classes. The original target is not used.
     """
     data = run.config.data
     if run.config.soup:
-        raise MedicError(f"{run.path} is a soup of several runs: calibrate one of them")
+        raise MedicError(f"{run.path} is a soup of several runs: calibrate one of those runs instead")
     if len(data.sources) < 2:
-        raise MedicError(f"run {run.path} has one source domain, {data.sources[0]!r}: none can be left out")
+        raise MedicError(
+            f"leaving out source domains requires at least two, but run {run.path} has only {data.sources[0]!r}"
+        )
     if data.partial:
-        raise MedicError(f"run {run.path} has classes that some domains lack: no domain can be left out")
+        raise MedicError(
+            f"cannot leave out source domains of run {run.path}: some of them do not contain every known class"
+        )
     written = {name: value for name, value in run.user_settings.items() if name not in _OWN}
     allow_sources(written, f"run {run.path}")
     _check_imports(run)
@@ -53,23 +57,27 @@ def left_out_settings(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _check_imports(run: Run) -> None:
-    """Raise an error if the run used code that has not been executed: it is executed only if the user names it."""
+    """Raise an error if the run used custom code that the user has not passed again."""
     hashes = set(executed().values())
     if missing := [plugin.name for plugin in run.plugins if plugin.sha256 not in hashes]:
         options = " ".join(f"--import {name}" for name in missing)
-        raise MedicError(f"run {run.path} was trained with code that is executed only if you name it: add {options}")
+        raise MedicError(
+            f"run {run.path} was trained with custom code, which medic executes only on request: add {options}"
+        )
 
 
 def score_left_out(run: Run, quiet: bool = False) -> dict[str, Tensor]:
-    """Return the confidences (N,) of known images by source domain, each by a run that was not trained on it.
+    """Return the confidences, of shape (N,), of known images in each source domain that the model was not trained on.
 
-    Runs that are not finished are trained, which takes about as long as the run for each source domain.
+    Trains one run per source domain unless it is already finished. Each takes about as long as the original run.
     """
     settings = dict(left_out_settings(run))
     if not quiet:
-        logger.info("train %s without a source domain each, unless they are finished", counted(len(settings), "run"))
+        logger.info(
+            "training %s, each without one source domain; finished runs are reused", counted(len(settings), "run")
+        )
     confidences = {}
     for source, own in settings.items():
-        trained = train(own, quiet=quiet)  # it warns if the run learned nothing
+        trained = train(own, quiet=quiet)  # warns if the run learned nothing
         confidences[source] = trained.score(trained.outputs("target").output)
     return confidences

@@ -1,4 +1,4 @@
-"""The model of a finished run, or of a folder with its two files alone. Importing this module does not import torch."""
+"""Open the model of a finished run or of a model folder. Importing this module does not import torch."""
 
 import logging
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def check_model(path: Path | str) -> None:
     """Raise an error if a path is neither a finished run nor a model."""
     folder = model_folder(path)
     if not folder.exists():
-        raise MedicError(f"{path} does not exist: give the directory of a finished run, or of a model")
+        raise MedicError(f"{path} does not exist: pass the directory of a finished run or a model")
     if is_model(path):
         check_model_files(folder)
     else:
@@ -28,19 +28,19 @@ def check_model(path: Path | str) -> None:
 
 
 def holds_run(path: Path | str) -> bool:
-    """Return whether a folder has the files of a run or a model, or is a folder of runs."""
+    """Return whether a folder is a run, a model, or a folder of runs."""
     folder = model_folder(path)
     return is_run(folder) or (folder / DESCRIPTION).exists() or bool(runs_inside(folder))
 
 
 def is_model(path: Path | str) -> bool:
-    """Return whether a folder holds a model without its run."""
+    """Return whether a folder contains a model without its run."""
     folder = model_folder(path)
     return (folder / DESCRIPTION).exists() and not is_run(folder)
 
 
 def find_folder(model: "Predictor | Run | Path | str") -> Path | None:
-    """Return the folder of a model, which must hold a finished run or a model; None for a model in memory."""
+    """Return the folder of a finished run or model, or None for a model in memory."""
     if isinstance(model, Run):
         return model.path
     if not isinstance(model, Path | str):
@@ -50,9 +50,9 @@ def find_folder(model: "Predictor | Run | Path | str") -> Path | None:
 
 
 def execute_imports(names: Sequence[str]) -> None:
-    """Execute files and modules of the user."""
+    """Execute the user's Python files and modules."""
     if names:
-        from medic.config.imports import execute  # now, because it imports torch
+        from medic.config.imports import execute  # here, because it imports torch
 
         execute(names)
 
@@ -60,12 +60,12 @@ def execute_imports(names: Sequence[str]) -> None:
 def open_model(
     model: "Predictor | Run | Path | str", device: str | None = None, imports: Sequence[str] = (), force: bool = True
 ) -> "tuple[Predictor, Run | None]":
-    """Return a model, and its run if it has one.
+    """Return a model and, if it belongs to a run, the run.
 
     Args:
-        model: The model, its run, or the path of either.
-        device: `auto`, `cpu` or `cuda`; by default the model stays where it is.
-        imports: Files or modules of the user that the model needs, for its score for example. They are executed first.
+        model: The model, its run, or a path to either.
+        device: `auto`, `cpu` or `cuda`; by default the model stays on its device.
+        imports: Python files or modules that the model needs, for example for a custom score. They are executed first.
         force: Whether to accept a model that learned nothing, with a warning.
     """
     if isinstance(model, Path | str):
@@ -91,16 +91,19 @@ def open_model(
 
 def _check_type(model: object, kinds: tuple[type, ...]) -> None:
     if not isinstance(model, kinds):
-        raise MedicError(f"model is of type {type(model).__name__}: give a Run, a Predictor, or the path of either")
+        raise MedicError(f"model must be a Run, a Predictor, or a path to either, got {type(model).__name__}")
 
 
 def check_learned(place: Path | str, failure: str, force: bool = True) -> None:
-    """Log a warning if a model learned nothing, or raise an error without `force`; `failure` is empty if it learned."""
+    """Log a warning if a model learned nothing, or raise an error unless `force` is set.
+
+    `failure` is the reason, and is empty if the model learned.
+    """
     if not failure:
         return
     problem = f"the model{place and f' in {place}'} learned nothing: {failure}"
     if not force:
         raise MedicError(
-            f"{problem}; train again with a lower learning rate, or use the model anyway: --force, in Python force=True"
+            f"{problem}; train again with a lower learning rate, or use it anyway with --force (Python: force=True)"
         )
     logger.warning("%s", problem)

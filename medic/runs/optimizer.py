@@ -1,4 +1,4 @@
-"""The outer optimizer of a run, and the schedule of its learning rates."""
+"""The outer optimizer of a run and its learning-rate schedule."""
 
 import math
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from medic.models.tuning import find_blocks
 
 
 def rate_factor(optim: OptimConfig, iteration: int) -> float:
-    """Return the factor of the learning rates at an iteration, counted from 0.
+    """Return the factor by which to multiply the learning rates at an iteration, counted from 0.
 
-    `step` divides by 10 after 80% of the iterations, `cosine` decays to 0, and the first `warmup` iterations climb
-    linearly.
+    `step` divides by 10 after 80% of the iterations, and `cosine` decays to 0. The factor rises linearly during the
+    first `warmup` iterations.
     """
     climb = min(1.0, (iteration + 1) / (optim.warmup + 1))
     if optim.schedule == "step":
@@ -27,15 +27,15 @@ def rate_factor(optim: OptimConfig, iteration: int) -> float:
 
 
 Scaled = tuple[list[nn.Parameter], float]
-"""Parameters, and the factor of their learning rate."""
+"""Parameters, and the factor by which their learning rate is multiplied."""
 
 
 def make_optimizer(
     optim: OptimConfig, model: Classifier | Ensemble, others: Sequence[Scaled] = ()
 ) -> torch.optim.Optimizer:
-    """Make an optimizer of the backbone, of the heads at `head_lr_scale` times its rate, and of others at theirs.
+    """Create the optimizer for the backbone, the heads (at `head_lr_scale` times the learning rate) and `others`.
 
-    On a GPU the rates are tensors and a step is one kernel, so that a CUDA graph can hold it at any rate.
+    On a GPU, the learning rates are tensors and a step is a single kernel, so that a CUDA graph can capture it.
     """
     heads = model.heads()
     device = heads[0].device
@@ -52,7 +52,7 @@ def make_optimizer(
 
 
 def _scale_body(model: Classifier | Ensemble, decay: float) -> list[Scaled]:
-    """Return the trained parameters of the backbones; the blocks of each have rates that fall towards its stem."""
+    """Return the trained backbone parameters with their factors, which decrease towards the stem."""
     if decay == 1:
         return [([parameter for parameter in model.body() if parameter.requires_grad], 1.0)]
     groups: list[Scaled] = []

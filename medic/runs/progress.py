@@ -1,4 +1,4 @@
-"""The progress of a run: a bar on a terminal or in a notebook, a line every few seconds elsewhere."""
+"""Training progress: a bar in a terminal or notebook, otherwise a log line every few seconds."""
 
 import logging
 import time
@@ -16,28 +16,28 @@ from medic.utils.notebook import NotebookBar, in_notebook
 logger = logging.getLogger(__name__)
 
 FIRST = 2.0
-"""Seconds until the first line, which gives the expected time."""
+"""Seconds until the first line, which shows the remaining time."""
 EVERY = 10.0
-"""Seconds between two lines."""
+"""Seconds between lines."""
 
 Pause = Literal["evaluating", "validating", "averaging"]
-"""The states in which a run does not train; SWAD validates to find the segments that it averages."""
+"""States in which a run is not training. SWAD validates to find the segments to average."""
 
 
 class Progress:
-    """Shows state, iterations, loss, speed and remaining time; nothing where messages are not shown.
+    """Display of state, iteration, loss, speed and remaining time; hidden if info messages are off.
 
-    Its clock counts training alone: time inside `pause` is left out. `pauses` are the numbers of coming pauses.
+    The clock counts training only and stops inside `pause`. `pauses` is the expected number of pauses in each state.
     """
 
     def __init__(self, title: str, start: int, iterations: int, pauses: Mapping[Pause, int] | None = None) -> None:
         self._title, self._iteration, self._iterations = title, start, iterations
         self._pauses: dict[Pause, int] = dict(pauses or {})
         self._lasted: dict[Pause, float] = {}
-        """Seconds of the last pause of each kind."""
+        """Duration in seconds of the last pause in each state."""
         self._began, self._paused = time.monotonic(), 0.0
         self._base: tuple[int, float] = (start, 0.0)
-        """Iteration and training time from which on the speed is measured."""
+        """Iteration and training time at which the speed measurement starts."""
         self._warm = False
         self._rate: float | None = None
         self._printed, self._last = False, self._began
@@ -63,7 +63,7 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the terminal as it was, with the speed beside the bar."""
+        """Stop the bar and show the training speed next to it."""
         if self._notebook is not None:
             self._notebook.update(self._iteration, self.speed or "", last=True)
         if self._bar is not None:
@@ -77,7 +77,7 @@ class Progress:
 
     @property
     def speed(self) -> str | None:
-        """Iterations of training per second or, below one, seconds per iteration; None before the first iteration."""
+        """Speed in iterations per second or, if below one, seconds per iteration; None before the first iteration."""
         if self._rate is None:
             return None
         return f"{self._rate:.1f} it/s" if self._rate >= 1 else f"{1 / self._rate:.1f} s/it"
@@ -87,14 +87,14 @@ class Progress:
         now = self.training
         if iteration > self._base[0]:
             self._rate = (iteration - self._base[0]) / max(now - self._base[1], 1e-9)
-        if not self._warm:  # the first iteration compiles and allocates, so later ones are measured without it
+        if not self._warm:  # the first iteration compiles and allocates, so it does not count
             self._base, self._warm = (iteration, now), True
         self._iteration = iteration
         self._show(f"training  loss {'–' if loss is None else f'{loss:.3f}'}  {self.speed or '–'}")
 
     @contextmanager
     def pause(self, state: Pause) -> Iterator[None]:
-        """Stop the clock of training inside, and show the state."""
+        """Stop the training clock inside the context, and show the state."""
         began = time.monotonic()
         self._show(state)
         try:
@@ -118,7 +118,7 @@ class Progress:
             logger.info("%s  %s  left %s", place, status, self._left())
 
     def _left(self) -> str:
-        """Return the remaining time. Coming pauses last as long as the last of their kind; `>` if there was none."""
+        """Return the remaining time, assuming that pauses last as long as before; `>` marks a lower bound."""
         if self._rate is None:
             return "–"
         seconds = (self._iterations - self._iteration) / self._rate
@@ -127,7 +127,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """Format seconds for people: `3 h 20 min`, `4 min 10 s`, `7 s`."""
+    """Format a duration in seconds as `3 h 20 min`, `4 min 10 s` or `7 s`."""
     whole = round(seconds)
     if whole >= 3600:
         return f"{whole // 3600} h {whole % 3600 // 60} min"

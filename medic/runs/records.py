@@ -1,4 +1,4 @@
-"""The evaluations of a run, read from its `results.jsonl`."""
+"""A run's evaluations, read from `results.jsonl`."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from typing import Any, overload
 
 
 class Records(Sequence[dict[str, Any]]):
-    """The evaluations of a run, each parsed when it is first used."""
+    """Sequence of a run's evaluations, each parsed on first use."""
 
     def __init__(self, lines: Sequence[bytes], errors_named: Callable[[], AbstractContextManager[None]]) -> None:
         self._lines, self._errors_named = lines, errors_named

@@ -1,4 +1,4 @@
-"""Measure a finished run again: with another score or threshold, or with new outputs of its model."""
+"""Re-evaluate a finished run with another score or threshold, or with recomputed model outputs."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -42,10 +42,10 @@ logger = logging.getLogger(__name__)
 
 
 def review(run: Run, score: str | None, rule: str | float, outputs: Outputs | None = None) -> dict[str, dict[str, Any]]:
-    """Return the metrics of a run by score: for one score, or for all available ones.
+    """Return a run's metrics by score name, for one score or for all available scores.
 
-    Metrics have the keys of a record. They are computed from the run's predictions, or from `outputs` if given. `rule`
-    is that of the threshold, or a number on the scale of one score, by default the run's own.
+    The metrics have the same keys as a record. They are computed from `outputs`, or by default from the run's saved
+    predictions. `rule` is a threshold rule, or a number on the scale of `score` (default: the run's own score).
     """
     score = _score_for(run, score, rule)
     outputs = outputs or {split: run.outputs(split) for split in run.splits}
@@ -55,17 +55,17 @@ def review(run: Run, score: str | None, rule: str | float, outputs: Outputs | No
         goes = RULES[str(rule)].goes_with
         fits = [entry for entry in SCORES.values() if goes(entry) and _available(run, entry, outputs)]
         if not fits:
-            raise MedicError(f"run {run.path} has no score for --threshold {rule}: use source or oracle-10")
+            raise MedicError(f"no score of run {run.path} supports --threshold {rule}: use source or oracle-10")
         chosen = [ready_score(run, entry.name, outputs) for entry in fits]
     measured_on = {split: seen for split, seen in outputs.items() if split != "train"}
     return {entry.name: measure(measured_on, run.domains, entry, rule) for entry in chosen}
 
 
 def make_decisions(run: Run, score: str | None, rule: str | float, sources: bool = False) -> tuple[Decisions, str]:
-    """Return the decisions on target images by a score and a threshold rule or number, and the name of the score.
+    """Return the decisions on target images at a threshold, and the name of the score.
 
-    The score is the run's own by default. The threshold is None if no image is of an unknown class. With `sources`,
-    held-out images of the source domains are among the images.
+    `score` defaults to the run's own, and `rule` is a threshold rule or a number. The threshold is None if no image
+    belongs to an unknown class. With `sources`, the decisions include held-out source images.
     """
     score = _score_for(run, score, rule)
     predictions, outputs = run.predictions, {split: run.outputs(split) for split in run.splits}
@@ -81,7 +81,7 @@ def make_decisions(run: Run, score: str | None, rule: str | float, sources: bool
 
 
 def _score_for(run: Run, score: str | None, rule: str | float) -> str | None:
-    """Check a threshold rule, and return the score to use: for a number, the run's own by default."""
+    """Check the threshold rule, and return the score to use; a numeric threshold defaults to the run's own score."""
     if isinstance(rule, str):
         check_choice("threshold rule", rule, RULES)
         return score
@@ -89,26 +89,26 @@ def _score_for(run: Run, score: str | None, rule: str | float) -> str | None:
 
 
 def _available(run: Run, score: Score, outputs: Outputs) -> bool:
-    """Whether a run has the outputs that a score reads and, if it must be fitted, its fit or outputs to fit it on."""
+    """Return whether a run has the outputs that a score reads and, for a fitted score, the fit or data to fit it."""
     fitted = score.fitter is None or run.config.evaluation.score == score.name or score.split in outputs
     return fitted and score.reads(outputs["target"].output, _head(run, score))
 
 
 def _head(run: Run, score: Score) -> LinearHead | None:
-    """Return the linear head of a run's model, if the score reads it and the model has one."""
+    """Return the linear head of a run's model, if the score needs it and the model has one."""
     return find_linear_head(run.model) if "head" in score.needs else None
 
 
 def ready_score(run: Run, name: str, outputs: Outputs) -> Score:
-    """Return a score, fitted if necessary, for the outputs of a run."""
+    """Return a score by name, fitted to the run if necessary."""
     score = get_score(name)
     parts = {"ova": "a one-vs-all head", "unknown": "an output for unknown", "head": "a linear head"}
     has = outputs["target"].output._asdict() | {"head": _head(run, score)}
     if lacking := [parts[part] for part in score.needs if part in parts and has[part] is None]:
-        raise MedicError(f"score {score.name!r} needs {lacking[0]}, which run {run.path} lacks")
+        raise MedicError(f"score {score.name!r} requires {lacking[0]}, but run {run.path} has none: use another score")
     if not _available(run, score, outputs):
         raise MedicError(
-            f"score {score.name!r} is fitted on the training images: add --rerun, or train with --save-features"
+            f"score {score.name!r} must be fitted on the training images: add --rerun, or train with --save-features"
         )
     if score.fitter is None:
         return score
@@ -118,7 +118,7 @@ def ready_score(run: Run, name: str, outputs: Outputs) -> Score:
 
 
 def held_out(run: Run) -> Labelled:
-    """Return the outputs for images that a run held out of its sources: for validation, and of unknown classes."""
+    """Return the labelled outputs for a run's held-out source images: validation images and unknown classes."""
     parts = [run.outputs(split) for split in ("validation", "source-unknown") if split in run.splits]
     joined = LabelledOutputs.cat(parts)
     return Labelled(joined.output, joined.label, "the held-out images of the sources")
@@ -131,13 +131,13 @@ def make_calibration(
     images: Iterable[AnyImage] | None = None,
     left_out: bool = False,
 ) -> Calibration:
-    """Return a model with the outputs to choose its threshold by; images that cannot be read are left out.
+    """Return a model together with the outputs needed to choose its threshold; unreadable images are skipped.
 
-    The labelled images are those of the user, or else the ones that the run held out. With `left_out`, a run is trained
-    without each source domain, unless it is there.
+    The labelled images are the user's or, without `labels`, the run's held-out images. With `left_out`, one run is
+    trained without each source domain, unless it already exists.
     """
     if left_out and run is None:
-        raise MedicError("a model without its run has no source domains to leave out: give the directory of the run")
+        raise MedicError("leaving out source domains requires the run, not just its model: pass the run directory")
     if labels is not None:
         rows = read_labels(Path(labels)) if isinstance(labels, Path | str) else labels
         labelled: Labelled | None = label_images(predictor, rows, "labelled images")
@@ -146,13 +146,13 @@ def make_calibration(
     unreadable: list[BadImage] = []
     unlabelled = None if images is None else predictor.infer(images, unreadable)
     if unreadable:
-        logger.warning("%s left out, the first: %s", counted(len(unreadable), "unreadable image"), unreadable[0])
+        logger.warning("skipped %s; first error: %s", counted(len(unreadable), "unreadable image"), unreadable[0])
     scored = None if run is None or not left_out else score_left_out(run)
     return Calibration(predictor, labelled, unlabelled, scored)
 
 
 def target_pixels(run: Run, count: int, root: str | None = None) -> Tensor:
-    """Return the pixels (n, C, H, W) of at most `count` target images of a run, spread evenly, on the CPU."""
+    """Return the pixels of at most `count` evenly spaced target images, as a CPU tensor of shape (n, C, H, W)."""
     plan, dataset = load_run_images(run, "cpu", root, weights=None)
     indices = divide_images(plan, dataset).target.indices
     chosen = torch.linspace(0, len(indices) - 1, min(count, len(indices))).long()
@@ -160,9 +160,9 @@ def target_pixels(run: Run, count: int, root: str | None = None) -> Tensor:
 
 
 def resolve_run(run: Run, device: str, root: str | None, **changes: Any) -> Plan:
-    """Resolve the settings of a finished run again, for a device; `root` replaces the folder of its images.
+    """Resolve a finished run's settings again, for a given device; `root` replaces the image folder.
 
-    Code that the settings of the run name is not executed here: the user must have named it again.
+    Custom code named in the run's settings is not executed: the user must pass it again.
     """
     settings = {name: value for name, value in run.settings.items() if name in SETTINGS}
     names, moved = settings.pop("imports", None) or [], {} if root is None else {"root": root}
@@ -177,7 +177,7 @@ def resolve_run(run: Run, device: str, root: str | None, **changes: Any) -> Plan
             raise
         options = " ".join(f"--import {name}" for name in missing)
         raise MedicError(
-            f"run {run.path} was trained with code that is executed only if you name it: add {options}"
+            f"run {run.path} was trained with custom code, which medic executes only on request: add {options}"
         ) from error
     used = {*ran.values(), *(plugin.sha256 for plugin in plan.plugins)}
     for name, digest in recorded.items():
@@ -187,16 +187,18 @@ def resolve_run(run: Run, device: str, root: str | None, **changes: Any) -> Plan
 
 
 def load_run_images(run: Run, device: str, root: str | None, **changes: Any) -> tuple[Plan, Dataset]:
-    """Return the plan of a finished run for a device, and its images; `root` replaces their folder."""
+    """Return a finished run's plan for a device, and its images; `root` replaces the image folder."""
     plan = resolve_run(run, device, root, **changes)
     dataset = load_images(plan, plan.device)
     if dataset.hash != run.description["provenance"]["images"]:
-        raise MedicError(f"run {run.path} was trained on other images of {dataset.name!r}: restore them")
+        raise MedicError(
+            f"run {run.path} was trained on different images of {dataset.name!r}: restore the original images"
+        )
     return plan, dataset
 
 
 def recompute_outputs(run: Run, device: str, root: str | None = None) -> Outputs:
-    """Run the model of a finished run on its images, including the training images; `root` replaces their folder."""
+    """Run a finished run's model on all its images, including training images; `root` replaces the image folder."""
     plan, dataset = load_run_images(run, device, root, weights=None)
     place = plan.device
     model, problem = run.predictor.to(place).network, divide_images(plan, dataset)

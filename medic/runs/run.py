@@ -1,4 +1,4 @@
-"""A run, read from its directory. Files are read when they are first used; importing this module needs no torch."""
+"""A run, read lazily from its directory. Importing this module does not import torch."""
 
 import html
 import json
@@ -46,28 +46,28 @@ if TYPE_CHECKING:
     from medic.openset import Score
 
 State = Literal["finished", "learned nothing", "running", "unfinished", "failed", "damaged"]
-"""The state of a run. One that learned nothing is finished too."""
+"""State of a run. A run that learned nothing is finished, too."""
 
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 
 
 class DamagedRun(MedicError):
-    """Raised for a file of a run that is missing or differs from what the run wrote."""
+    """Raised if a run's file is missing or differs from what the run wrote."""
 
     def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"run {path} cannot be used, {reason}: delete {path} and run it again")
+        super().__init__(f"cannot use run {path} because {reason}: delete {path} and train the run again")
         self.reason = reason
 
 
 class Run:
     """A run, read from its directory.
 
-    Every file of a finished run is compared with its checksum when it is first read. Errors name the file and say what
-    to do.
+    Files are read on first use. For a finished run, each file's checksum is verified; a mismatch raises an error that
+    names the file.
     """
 
     def __init__(self, path: Path | str, unfinished: bool = False) -> None:
-        """Open a finished run; with `unfinished`, any run, of which some files may not exist yet."""
+        """Open a finished run or, with `unfinished`, any run. Some files of an unfinished run may not exist yet."""
         self.path = Path(path)
         self._compared: set[str] = set()
         if not unfinished:
@@ -77,7 +77,7 @@ class Run:
         return f"Run({str(self.path)!r})"
 
     def _repr_html_(self) -> str:
-        """Return the run as a notebook shows it: its state, and its metrics in percent once it is finished."""
+        """Return the HTML shown in a notebook: the state and, for a finished run, metrics in percent."""
         text = html.escape(f"{self.path}: {self.state}")
         if not self.done or self.damage:
             return f"<p>{text}</p>"
@@ -89,7 +89,7 @@ class Run:
 
     @cached_property
     def seal(self) -> Seal:
-        """The duration of the run and the checksums of its files."""
+        """The run's duration and file checksums."""
         with self._errors_named(DONE):
             return read_seal(self.path)
 
@@ -101,7 +101,7 @@ class Run:
 
     @cached_property
     def done(self) -> bool:
-        """Whether the run was finished when this was first read."""
+        """Whether the run was finished when this property was first read."""
         try:
             return (self.path / DONE).exists()
         except OSError:  # the folder cannot be opened: see `damage`
@@ -109,10 +109,10 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """The duration of the run."""
+        """The duration of the run in seconds."""
         return self.seal.seconds
 
-    # What was run
+    # Configuration
 
     @cached_property
     def config(self) -> Config:
@@ -130,12 +130,12 @@ class Run:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """All settings by name, complete."""
+        """All settings by name, including defaults."""
         return self.config.settings
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """The settings that change the result, by name."""
+        """The settings that affect the result, by name."""
         return self.config.identity
 
     @property
@@ -150,19 +150,19 @@ class Run:
 
     @property
     def draw(self) -> int:
-        """The number of the hyperparameter draw; 0 for the defaults."""
+        """The index of the hyperparameter draw; 0 for the defaults."""
         return self.config.objective.hparams_seed
 
     @property
     def trial(self) -> tuple[int, int | None]:
-        """The seed and the seed of the validation split. A table averages over trials."""
+        """The seed, and the seed of the validation split. Tables average over trials."""
         return self.config.run.seed, self.config.data.trial_seed
 
     @cached_property
     def environment(self) -> dict[str, Any]:
         """The versions, machine, images and command that the results depend on, besides the settings.
 
-        The commit of a run that was resumed at other commits lists all of them: `a+b`.
+        If the run was resumed with other commits, the commit lists all of them as `a+b`.
         """
         with self._errors_named(ENVIRONMENT):
             values = json.loads(self._read(ENVIRONMENT))
@@ -170,17 +170,17 @@ class Run:
 
     @property
     def hash(self) -> str:
-        """The hash that identifies the run. It names the directory unless `--name` does."""
+        """The hash that identifies the run. It names the run directory unless `--name` is set."""
         with self._errors_named(ENVIRONMENT):
             return str(self.environment["run"])
 
     @property
     def plugins(self) -> list[Plugin]:
-        """The code from outside this package that the run used, with its hashes. Reading it executes nothing."""
+        """The external code that the run used, with its hashes. Reading this property executes nothing."""
         with self._errors_named(ENVIRONMENT):
             return read_plugins(self.environment)
 
-    # Where it is
+    # State
 
     @cached_property
     def state(self) -> State:
@@ -196,9 +196,9 @@ class Run:
 
     @cached_property
     def damage(self) -> str:
-        """The reason why a finished run cannot be read; otherwise an empty string."""
+        """The reason why the run cannot be read, or an empty string."""
         try:
-            (self.path / DONE).exists()  # an error if the folder cannot be opened
+            (self.path / DONE).exists()  # raises if the folder cannot be opened
             if self.done:
                 _ = self.config, self.user_settings, self.environment, self.learned, self.metrics
         except DamagedRun as error:
@@ -211,14 +211,14 @@ class Run:
 
     @property
     def failure(self) -> str:
-        """The reason why the last attempt failed; otherwise an empty string."""
+        """The reason why the last attempt failed, or an empty string."""
         if self.done or not (self.path / ERROR).exists() or is_locked(self.path / LOCK):
             return ""
-        return str(read_object(self.path / ERROR).get("reason") or "the reason cannot be read")
+        return str(read_object(self.path / ERROR).get("reason") or "unknown reason (error.json cannot be read)")
 
     @property
     def iteration(self) -> int | None:
-        """The iteration of the last checkpoint, 0 if there is none, or None if it is unknown."""
+        """The iteration of the last checkpoint: 0 without a checkpoint, None if unknown."""
         try:
             return int((self.path / ITERATION).read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -228,28 +228,28 @@ class Run:
 
     @property
     def written(self) -> float:
-        """The time at which the run was last written, in seconds since 1970; 0 if it is unknown."""
+        """The time of the last write, in seconds since 1970; 0 if unknown."""
         names = (DONE,) if self.done else (config_file(self.path), RECORDS, ERROR, CHECKPOINT)
         return max(_modified(self.path / name) for name in names)
 
-    # What came out
+    # Results
 
     @cached_property
     def records(self) -> Records:
-        """Every evaluation, in order; empty for a run that is not finished."""
+        """All evaluations in order; empty for an unfinished run."""
         with self._errors_named(RECORDS):
             lines = self._read(RECORDS).splitlines() if self.done else []
             return Records(lines, lambda: self._errors_named(RECORDS))
 
     @cached_property
     def environments(self) -> tuple[int, ...]:
-        """The indices of the target domains, as in DomainBed's keys `env0_in_acc`."""
+        """The indices of the target domains, as used in DomainBed's keys (`env0_in_acc`)."""
         with self._errors_named(RECORDS):
             return tuple(self.records[-1]["args"]["test_envs"])
 
     @cached_property
     def _provenance(self) -> dict[str, Any]:
-        """What the file of the model says about its origin; empty if the model was deleted, to save space."""
+        """The model's provenance, or an empty mapping if the model was deleted to save space."""
         if not self.done or not (self.path / DESCRIPTION).exists():
             return {}
         with self._errors_named(DESCRIPTION):
@@ -257,12 +257,12 @@ class Run:
 
     @cached_property
     def hidden_records(self) -> list[dict[str, Any]]:
-        """The evaluations without measurements on the target, for the selection of one of them."""
+        """The evaluations without measurements on the target, for model selection."""
         return [without_target(record, self.environments) for record in self.records]
 
     @cached_property
     def selected(self) -> int:
-        """The position of the evaluation that source validation selects."""
+        """The index of the evaluation selected by source validation."""
         if "record" in self._provenance:
             return int(self._provenance["record"])
         with self._errors_named(RECORDS):
@@ -276,26 +276,26 @@ class Run:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The metrics of the selected evaluation on the target, or their means over several targets."""
+        """The selected evaluation's metrics on the target, averaged if there are several targets."""
         return dict(self.record["target"])
 
     @property
     def learned(self) -> bool:
-        """Whether the selected model does better than chance on held-out source images."""
+        """Whether the selected model is better than chance on held-out source images."""
         return bool(self._provenance.get("learned", True)) if self._provenance else not self.learning_failure
 
     @property
     def learning_failure(self) -> str:
-        """The reason, with numbers, if the run learned nothing; otherwise an empty string."""
+        """The reason, with numbers, why the run learned nothing, or an empty string if it learned."""
         with self._errors_named(RECORDS):
             return learning_failure(self.records, self.selected)
 
     @property
     def best_evaluation(self) -> dict[str, Any]:
-        """The evaluation that the paper selects: the best on source validation, first on ties.
+        """The evaluation that the paper would select: the best on source validation, the first on ties.
 
-        Averaged weights count only for a method that is an average (SWAD). For any other method, this is the result
-        that the same run has with `--averaging none`.
+        Averaged weights count only if averaging is part of the method (SWAD). For any other method, this is the result
+        of the same run with `--averaging none`.
         """
         with self._errors_named(RECORDS):
             return self.records[by_evaluation([self.hidden_records]).record]
@@ -304,7 +304,7 @@ class Run:
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """The description of the model: classes, preprocessing, score, threshold, provenance."""
+        """The model description: classes, preprocessing, score, threshold, provenance."""
         from medic.deploy.model_file import read_description
 
         with self._reading(DESCRIPTION):
@@ -312,23 +312,23 @@ class Run:
 
     @cached_property
     def predictions(self) -> "dict[str, NDArray[Any]]":
-        """The arrays of `predictions.npz`, by name, all of the same length."""
+        """The arrays in `predictions.npz` by name. All have the same length."""
         with self._reading(PREDICTIONS) as path:
             return read_arrays(path)
 
     @property
     def classes(self) -> list[str]:
-        """The names of the known classes, in the order of their labels."""
+        """The names of the known classes, in label order."""
         return [str(name) for name in self.description["classes"]]
 
     @property
     def true_classes(self) -> "NDArray[np.str_]":
-        """The name of the true class of every row of the predictions, also of unknown images."""
+        """The true class name for every row of the predictions, including unknown images."""
         return self.predictions["class"]
 
     @property
     def decisions(self) -> "Decisions":
-        """The images of all splits, with the run's own score and without a threshold."""
+        """The decisions for all splits, with the run's own score and without a threshold."""
         from medic.evaluation.decisions import Decisions
 
         rows = self.predictions
@@ -338,12 +338,12 @@ class Run:
 
     @property
     def splits(self) -> list[str]:
-        """The splits with predictions: validation, target, source-unknown if any, and train if features were kept."""
+        """The splits with predictions: validation, target, source-unknown if any, and train if features were saved."""
         return list(dict.fromkeys(self.predictions["split"].tolist()))
 
     @property
     def domains(self) -> list[str]:
-        """The names of the domains with predictions, in the order in which `outputs` numbers them."""
+        """The names of the domains with predictions, in the order of their indices in `outputs`."""
         return sorted(set(self.predictions["domain"].tolist()))
 
     def outputs(self, split: str) -> "LabelledOutputs":
@@ -372,12 +372,12 @@ class Run:
 
     @property
     def score(self) -> "Score":
-        """The score of the run, with its fitted state."""
+        """The run's score, including its fitted state."""
         return self.predictor.score
 
     @property
     def preprocessing(self) -> "Preprocessing":
-        """The preprocessing of the model's inputs."""
+        """The model's input preprocessing."""
         return self.predictor.preprocessing
 
     @property
@@ -386,9 +386,9 @@ class Run:
         return self.predictor.network
 
     def _read(self, name: str) -> bytes:
-        """Return the content of a file, of a finished run after comparing it with its checksum."""
+        """Return the content of a file, after verifying its checksum if the run is finished."""
         path = self.path / name
-        if not path.is_file() and path.exists():  # a pipe may have no end
+        if not path.is_file() and path.exists():  # reading a pipe may never end
             raise Damaged(name)
         content = path.read_bytes()
         if self.done:
@@ -397,7 +397,7 @@ class Run:
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[Path]:
-        """Compare a large file of a finished run with its checksum, once, and name it in errors."""
+        """Verify the checksum of a finished run's large file once, and name the file in errors."""
         path = self.path / name
         with self._errors_named(name):
             if self.done and name not in self._compared:
@@ -407,7 +407,7 @@ class Run:
 
     @contextmanager
     def _errors_named(self, name: str) -> Iterator[None]:
-        """Turn an error into one line that names the file and says what to do."""
+        """Turn exceptions into one-line errors that name the file and suggest a fix."""
         try:
             yield
         except Damaged as error:
@@ -416,7 +416,7 @@ class Run:
             raise
         except (LookupError, FileNotFoundError) as error:
             if not self.done:
-                check_run(self.path)  # which says that it is unfinished
+                check_run(self.path)  # reports that the run is unfinished
                 raise MedicError(f"run {self.path} has finished since it was opened: open it again") from error
             if isinstance(error, LookupError):
                 raise DamagedRun(self.path, f"its {name} is damaged ({first_line(error)})") from None
@@ -424,12 +424,12 @@ class Run:
             raise DamagedRun(self.path, f"its {missing} is missing") from error
         except OSError as error:
             raise unread(error.filename or self.path / name, error) from error
-        except Exception as error:  # whatever the file of a stranger leads to, whose checksum may be right
+        except Exception as error:  # an untrusted file with a valid checksum can raise anything
             raise DamagedRun(self.path, f"its {name} is damaged ({first_line(error)})") from None
 
 
 def _modified(path: Path) -> float:
-    """Return when a file was written, in seconds since 1970, or 0 if it does not exist."""
+    """Return a file's modification time in seconds since 1970, or 0 if the file does not exist."""
     try:
         return path.stat().st_mtime
     except OSError:

@@ -1,4 +1,4 @@
-"""The seal of a finished run: checksums of its files, which are checked wherever a file is read. No torch."""
+"""The seal of a finished run: file checksums, verified on every read. This module does not import torch."""
 
 import json
 import zlib
@@ -11,7 +11,7 @@ from medic.runs.layout import DONE, ERROR
 
 
 class Damaged(MedicError):
-    """Raised for a damaged file of a run; the caller adds the path of the run."""
+    """Raised for a damaged file; the caller adds the run's path."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"its {name} is damaged")
@@ -19,13 +19,13 @@ class Damaged(MedicError):
 
 @dataclass(frozen=True)
 class Seal:
-    """The content of `done`: the duration of a run in seconds, and the CRC-32 of each of its files."""
+    """Content of `done`: the run's duration in seconds, and the CRC-32 of each file."""
 
     seconds: float
     checksums: Mapping[str, int]
 
     def check(self, path: Path, content: bytes | None = None) -> None:
-        """Refuse a file of the run that differs from what the run wrote; `content` saves reading it."""
+        """Raise an error if a file's checksum does not match; pass `content` to avoid reading the file again."""
         if (wanted := self.checksums.get(path.name)) is None:
             return
         if wanted != (_checksum(path) if content is None else zlib.crc32(content)):
@@ -33,7 +33,7 @@ class Seal:
 
 
 def make_seal(folder: Path, seconds: float) -> str:
-    """Return the content of `done` for the files of a folder. Its second line is the checksum of the first."""
+    """Return the content of `done` for a folder. Its second line is the checksum of the first line."""
     files = [
         path
         for path in sorted(folder.iterdir())
@@ -44,7 +44,7 @@ def make_seal(folder: Path, seconds: float) -> str:
 
 
 def read_seal(folder: Path) -> Seal:
-    """Read `done`."""
+    """Read and verify `done`."""
     first, *rest = (folder / DONE).read_bytes().split(b"\n")
     if rest != [str(zlib.crc32(first)).encode(), b""]:
         raise Damaged(DONE)

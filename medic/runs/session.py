@@ -1,4 +1,4 @@
-"""The training of a run: its iterations, evaluations, averages and checkpoints."""
+"""Training of a run: iterations, evaluations, weight averaging and checkpoints."""
 
 import logging
 import signal
@@ -32,14 +32,14 @@ from medic.utils import distributed, memory
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 60.0
-"""Default time between checkpoints."""
+"""Default time between checkpoints, in seconds."""
 
 Watch = Callable[[Mapping[str, Any]], None]
-"""Receives every evaluation, without its metrics on the target; may raise to end the run."""
+"""Callback for each evaluation, without its target metrics. It may raise an exception to end the run."""
 
 
 class Session(UnfinishedRun):
-    """A run in training."""
+    """A run that is being trained."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class Session(UnfinishedRun):
         began: float,
         base: Path | None = None,
     ) -> None:
-        """Prepare the run with the hash `run`; `base` is the checkpoint to continue from, if it extends another run."""
+        """Prepare the run with hash `run`; `base` is the checkpoint to continue from when extending a run."""
         self.every, self.base = plan.config.evaluation.evaluate_every, base
         evaluations = -(-plan.config.optim.iterations // self.every)
         super().__init__(plan, dataset, network, directory, run, evaluations, began)
-        self.losses: list[float] = []  # of the iterations since the last evaluation
-        self.seconds = 0.0  # per iteration since the last evaluation or start; no part of the result
+        self.losses: list[float] = []  # since the last evaluation
+        self.seconds = 0.0  # per iteration, since the last evaluation or start; not part of the result
         self._saved, self._saved_at = 0, time.monotonic()
         averaging = plan.parts.averaging
         self.averaging: WeightAverage | None = None if averaging is None else averaging.build()
@@ -65,35 +65,35 @@ class Session(UnfinishedRun):
         self.watch = watch
 
     def run(self, interrupts: Interrupts) -> None:
-        """Train to the end, and write everything."""
+        """Train the run to the end and write its files."""
         plan = self.plan
         resumes = self.directory.started
         if resumes and any(is_live(name) for name in (plan.config.model.backbone, plan.config.data.dataset)):
             raise MedicError(
-                f"run {self.directory.path} was made of Python objects, so it cannot resume: delete it, or give a "
-                "function of a module instead of the object"
+                f"run {self.directory.path} was started with Python objects and cannot be resumed: delete it, or pass "
+                "a function from a module instead of the object"
             )
         distributed.barrier()
         if resumes:
             self._load(self.directory.checkpoint)
             logger.info("%s resumes at iteration %d", self.directory.path, self.trainer.iteration)
             if self.writes:
-                self.directory.write_start(plan)  # again, in case that a file was lost
+                self.directory.write_start(plan)  # again, in case a file was lost
                 self.directory.write_resumed(self.trainer.iteration)
         else:
             if plan.config.run.extend is not None and self.base is None:
                 raise MedicError(
-                    f"run {self.directory.path} has no checkpoint: give the run that it continues, --extend RUN"
+                    f"run {self.directory.path} has no checkpoint: pass the run to continue with --extend RUN"
                 )
             if self.writes:
-                self.directory.write_environment(plan, self.dataset, self.hash)  # first, as it has the run's hash
+                self.directory.write_environment(plan, self.dataset, self.hash)  # first: it contains the run's hash
                 self.directory.write_start(plan)
             if self.base is not None:
                 self._load(self.base)
                 earlier, self.records = self.records, []
-                for record in earlier:  # as evaluations of this run
+                for record in earlier:  # they now count as evaluations of this run
                     self.records.append({**record, **self.provenance()})
-                logger.info("continues %s at iteration %d", self.base.parents[1], self.trainer.iteration)
+                logger.info("continuing %s at iteration %d", self.base.parents[1], self.trainer.iteration)
             self._save()
         for name, fact in describe(plan, self.dataset, self.problem, self.directory.path):
             logger.info("%-9s %s", name, one_line(fact))
@@ -112,29 +112,29 @@ class Session(UnfinishedRun):
                 self._finish(interrupts)
         self._report(progress.speed)
         if interrupts.received:
-            raise Stopped("stopped when the run was finished", interrupts.received)
+            raise Stopped("stopped; the run had already finished", interrupts.received)
 
     def _train(self, interrupts: Interrupts, progress: Progress) -> None:
-        """Train to the last iteration, and average the weights."""
+        """Train until the last iteration, then average the weights."""
         try:
             self._iterate(interrupts, progress)
             if self.averaging is not None:
                 self._average(self.averaging, progress)
         except TrainingError as error:
-            hint = f"the checkpoint of iteration {self._saved} is kept; {lower_rates(self.plan)}"
+            hint = f"the checkpoint from iteration {self._saved} is kept; {lower_rates(self.plan)}"
             raise TrainingError(f"{error}; {hint}") from error
         except RuntimeError as error:
             if distributed.world() == 1:
                 raise
-            kept = f"the checkpoint of iteration {self._saved} is kept: rerun the same command to resume"
-            raise TrainingError(f"another process has ended: {first_line(error)}; {kept}") from error
+            kept = f"the checkpoint from iteration {self._saved} is kept: rerun the same command to resume"
+            raise TrainingError(f"another process exited: {first_line(error)}; {kept}") from error
         finally:
             close_all(self.trackers)
 
     def _pauses(self) -> dict[Pause, int]:
-        """Return how often the run will evaluate, also at its end, and validate for its average.
+        """Return how often the run will still evaluate, and validate for its weight average.
 
-        The average itself is made once, at the end, in the time of a few iterations: it is not foreseen.
+        Averaging itself happens once, at the end, and takes as long as a few iterations, so it is not counted.
         """
         start, iterations = self.trainer.iteration, self.plan.config.optim.iterations
         evaluations = -(-iterations // self.every) - start // self.every if start < iterations else 0
@@ -169,7 +169,7 @@ class Session(UnfinishedRun):
                 raise Stopped(stopped, interrupts.received or signal.SIGTERM)
 
     def _update(self, averaging: WeightAverage, progress: Progress) -> None:
-        """Give the weights after an iteration to the average, and the validation loss if it asks for it."""
+        """Add the current weights to the average and, if it asks, report the validation loss to it."""
         iteration, iterations = self.trainer.iteration, self.plan.config.optim.iterations
         averaging.update(self.trainer.trained, iteration / iterations)
         if averaging.asks(iteration, iterations):
@@ -180,14 +180,14 @@ class Session(UnfinishedRun):
     def _average(self, averaging: WeightAverage, progress: Progress) -> None:
         """Load the averaged weights into the model, re-estimate batch-norm statistics, and evaluate.
 
-        Iterations after the end of SWAD's valley are no part of its average, but of the evaluations beside it.
+        SWAD excludes iterations after the end of its valley from the average, but they are still evaluated.
         """
         with progress.pause("averaging"):
             self.load_average(averaging.result())
         wanted = self.plan.user_settings.get("averaging") or self.plan.method.preset.get("averaging")
-        if wanted and not averaging.converged:  # nobody expects a valley of the default
+        if wanted and not averaging.converged:  # the default does not promise a valley
             logger.info(
-                "the validation loss did not converge, so the weights of the last segment are averaged: "
+                "the validation loss did not converge, so only the last segment's weights are averaged: "
                 "raise --iterations, or use more segments with --hparams segments=N"
             )
         with progress.pause("evaluating"):
@@ -223,14 +223,14 @@ class Session(UnfinishedRun):
 
     @contextmanager
     def _naming_iteration(self) -> Iterator[None]:
-        """Add the iteration to a `TrainingError` of an evaluation."""
+        """Add the iteration to the message of a `TrainingError`."""
         try:
             yield
         except TrainingError as error:
             raise TrainingError(f"{error} at iteration {self.trainer.iteration}") from error
 
     def _averaged(self, averaged: bool) -> dict[str, Any]:
-        """Return the keys of a record of averaged weights."""
+        """Return the additional record keys for averaged weights."""
         if not averaged or self.averaging is None:
             return {}
         own = self.plan.method.preset.get("averaging") == self.plan.config.optim.averaging
@@ -279,29 +279,30 @@ class Session(UnfinishedRun):
             self.began -= state["spent"]
             threads = state["threads"]
         except Exception as error:
-            raise MedicError(f"checkpoint {path} does not belong to this run: delete it to restart the run") from error
+            raise MedicError(f"checkpoint {path} does not match this run: delete it to restart training") from error
         self._saved = self.trainer.iteration
         if threads != torch.get_num_threads():
             logger.info(
-                "%s for the run, as it started: another number changes the last digits", counted(threads, "thread")
+                "using %s, as when the run started: another number would change the last digits of the results",
+                counted(threads, "thread"),
             )
             torch.set_num_threads(threads)
         if self.writes:
             self.directory.write_records(self.records)
 
     def _finish(self, interrupts: Interrupts) -> None:
-        """Write the selected model, which records how it was selected."""
+        """Write the selected model and how it was selected."""
         averaged = self.records[self.selected()].get("averaged")
         selection = "averaged weights" if averaged else "pooled source-validation accuracy, first on ties"
         self.finish(interrupts.writing, selection=selection)
 
     def describe_late(self) -> str:
-        """Return the message of a run that left an iteration or evaluation in progress."""
+        """Return the message for a run that was stopped during an iteration or evaluation."""
         done = self.trainer.iteration
         return f"stopped after iteration {done}: rerun the same command to resume at iteration {self._saved}"
 
     def _report(self, speed: str | None) -> None:
-        """Log the speed, unless all iterations were trained before the run was resumed, and the memory."""
-        where, peak = "on the GPU" if self.device.type == "cuda" else "of the process", self.records[-1]["mem_gb"]
-        trained = "" if speed is None else f"{speed} in training; "
-        logger.info("%speak memory %s %.2f GiB", trained, where, peak)
+        """Log the peak memory and the speed; `speed` is None if a resumed run had no iterations left."""
+        where, peak = "GPU" if self.device.type == "cuda" else "process", self.records[-1]["mem_gb"]
+        trained = "" if speed is None else f"training speed {speed}; "
+        logger.info("%speak %s memory %.2f GiB", trained, where, peak)

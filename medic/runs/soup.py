@@ -1,4 +1,4 @@
-"""A model soup: the average weights of finished runs, chosen by source validation (Wortsman et al. 2022)."""
+"""Model soups: averaged weights of finished runs, selected by source validation (Wortsman et al. 2022)."""
 
 import logging
 import time
@@ -26,20 +26,20 @@ T = TypeVar("T")
 
 SHARED = ("dataset", "sources", "target", "known", "unknown", "partial", "backbone", "pool", "objective",
           "head", "tune", "batch_norm", "image_size", "store_size", "score", "views")  # fmt: skip
-"""Settings that define the model and its images, which all runs must share."""
+"""Settings of the model and its images that all runs must share."""
 SPLIT = ("validation", "holdout", "trial_seed", "label_noise", "shots")
-"""Settings that define the validation images and their labels, which all runs must share."""
+"""Settings of the validation images and labels that all runs must share."""
 
 
 class Trial(NamedTuple):
-    """A run that was tried: the validation accuracy of the soup with this run, and whether the run is kept."""
+    """Result of trying a run: the soup's validation accuracy with the run, and whether the run is kept."""
 
     accuracy: float
     kept: bool
 
 
 def choose(runs: Iterable[T], accuracy_with: Callable[[T], float], keep: Callable[[], None]) -> list[Trial]:
-    """Try the runs in order, and keep each one with which the accuracy does not fall; the first is always kept.
+    """Try the runs in order, and keep each run that does not lower the accuracy; the first run is always kept.
 
     `keep` adds the run that `accuracy_with` tried last.
     """
@@ -66,18 +66,17 @@ def soup(
 ) -> Run:
     """Average the weights of finished runs that start from the same pretrained weights, and return the soup as a run.
 
-    Runs are tried from the best to the worst. A run is kept if the average with it is at least as accurate on source
-    validation as the average without it. The soup has the settings of the best run. A finished soup of the same runs
-    is returned as it is.
+    Runs are tried from best to worst. A run is kept if adding it does not lower the accuracy on source validation. The
+    soup has the settings of the best run. If a soup of the same runs already exists, it is returned.
 
     Args:
         runs: At least two run directories. The runs must share images, classes, network and validation images.
-        output: Directory in which the run directory of the soup is created.
-        name: Name of the run directory; a hash by default.
-        root: Folder of the images, if they have moved since the runs were trained.
-        weights: File of the pretrained weights, if it has moved.
+        output: Directory in which to create the soup's run directory.
+        name: Name of the run directory (default: a hash).
+        root: Image folder, if it has moved since the runs were trained.
+        weights: File with the pretrained weights, if it has moved.
         device: `auto`, `cpu` or `cuda`.
-        imports: Python files or modules that the runs were trained with, which are executed first.
+        imports: Python files or modules that the runs were trained with. They are executed first.
         quiet: Whether to log warnings only.
     """
     began = time.monotonic()
@@ -90,10 +89,12 @@ def soup(
         if weights is not None:
             changes["weights"] = str(weights)
         if best.config.model.batch_norm == "sync":
-            changes["batch_norm"] = "local"  # in one process they are the same
+            changes["batch_norm"] = "local"  # equivalent in a single process
         plan, dataset = load_run_images(best, device, None if root is None else str(root), **changes)
         if plan.weights is None or file_hash(plan.weights) != best.environment["weights"]:
-            raise MedicError(f"run {best.path} started from other weights than {plan.weights}: use --weights FILE")
+            raise MedicError(
+                f"run {best.path} did not start from the weights {plan.weights}: pass the original file with --weights"
+            )
         plan = replace(
             plan,
             config=replace(plan.config, soup=tuple(hashes)),
@@ -101,7 +102,7 @@ def soup(
         )
         run, directory = find_directory(plan, dataset)
         with directory.locked(), writing("run", directory.path):
-            directory.check_named(plan, run)  # again, since another process may have used the name meanwhile
+            directory.check_named(plan, run)  # again, because another process may have taken the name in the meantime
             if directory.done:
                 return finished_run(directory)
             Soup(plan, dataset, build_network(plan), directory, run, len(ordered), began).make(ordered)
@@ -112,17 +113,17 @@ def soup(
 
 
 class Soup(UnfinishedRun):
-    """A soup that is being made. `_kept` is the average of the runs so far, `_tried` the average with one more run."""
+    """A soup in progress. `_kept` is the average of the kept runs, `_tried` the average with one more run."""
 
     def make(self, runs: Sequence[Run]) -> None:
-        """Choose among the runs, the best first, and write everything."""
-        merge_adapters(self.trainer.model)  # as in the files of the runs
+        """Try the runs, best first, and write the soup."""
+        merge_adapters(self.trainer.model)  # as in the runs' model files
         self.trainer.trained = find_trained(self.trainer.model)
         self._kept = self._tried = RunningMean()
         trials = choose(runs, self._accuracy_with, self._keep)
         self.trainer.model.load_state_dict(self.best)
         metrics, iterations = self.evaluator.record(), self.plan.config.optim.iterations
-        self.directory.write_environment(self.plan, self.dataset, self.hash)  # first, as it has the run's hash
+        self.directory.write_environment(self.plan, self.dataset, self.hash)  # first: it contains the run's hash
         self.directory.write_start(self.plan)
         self.add_record({"iteration": iterations, "step": iterations, **metrics, "averaged": True, "required": True})
         ingredients = [
@@ -135,12 +136,12 @@ class Soup(UnfinishedRun):
         self.finish(nullcontext(), selection=selection, soup=ingredients)
 
     def _accuracy_with(self, run: Run) -> float:
-        """Load the average of the kept runs and another one, and return its accuracy on source validation.
+        """Load the average of the kept runs and `run`, and return its accuracy on source validation.
 
-        The first run keeps its own batch-norm statistics. For an average they are estimated.
+        The first run keeps its own batch-norm statistics. They are re-estimated for an average.
         """
         model = self.trainer.model
-        tensors = Run(run.path).model.state_dict()  # of a new object, so that the network is not kept
+        tensors = Run(run.path).model.state_dict()  # a new object, so that the network is freed
         model.load_state_dict({name: tensors[name] for name in model.state_dict()})
         self._tried = self._kept.copy()
         self._tried.add([parameter.detach().double() for parameter in self.trainer.trained])
@@ -148,7 +149,7 @@ class Soup(UnfinishedRun):
             self.load_average(self._tried.tensors)
         accuracy = self.evaluator.validation()["acc"]
         own = validation_accuracy(run.record)
-        logger.info("%s: validation Acc %.1f; soup with it %.1f", run.path, 100 * own, 100 * accuracy)
+        logger.info("%s: validation Acc %.1f; soup with this run %.1f", run.path, 100 * own, 100 * accuracy)
         return accuracy
 
     def _keep(self) -> None:
@@ -158,28 +159,30 @@ class Soup(UnfinishedRun):
 
 
 def _check(runs: Sequence[Run]) -> None:
-    """Refuse runs whose weights cannot be averaged, or of which one trained on the validation images of another."""
+    """Raise an error if the weights cannot be averaged, or if one run trained on another's validation images."""
     if len(runs) < 2:
-        raise MedicError(f"a soup needs at least two runs, got {len(runs)}: give several run directories")
+        raise MedicError(f"a soup requires at least two runs, got {len(runs)}: pass more run directories")
     seen: dict[str, Run] = {}
     for run in runs:
         if (same := seen.setdefault(run.hash, run)) is not run:
-            raise MedicError(f"runs {same.path} and {run.path} are the same run: give each run once")
+            raise MedicError(f"runs {same.path} and {run.path} are the same run: pass each run only once")
     for run in runs:
         if run.config.model.head_alone and not run.description["model"].get("scaled"):
-            raise MedicError(f"run {run.path} trained a head in version 0.3, with other features: train it again")
+            raise MedicError(
+                f"run {run.path} trained its head on features from version 0.3, which have changed: train it again"
+            )
     first, *others = runs
     for other in others:
         _check_pair(first, other)
 
 
 def _check_pair(first: Run, second: Run) -> None:
-    """Refuse two runs with other settings, images or pretrained weights."""
+    """Raise an error if two runs differ in required settings, images or pretrained weights."""
     pair = f"runs {first.path} and {second.path}"
     weights = [run.environment.get("weights") for run in (first, second)]
     if None in weights or weights[0] != weights[1]:
         starts = " and ".join("random weights" if digest is None else digest[:8] for digest in weights)
-        raise MedicError(f"{pair} start from {starts}: a soup needs the same pretrained --weights for all runs")
+        raise MedicError(f"{pair} start from {starts}: a soup requires the same pretrained --weights for all runs")
     for name in (*SHARED, *SPLIT):
         values = [run.settings.get(name) for run in (first, second)]
         if values[0] == values[1]:
@@ -187,16 +190,19 @@ def _check_pair(first: Run, second: Run) -> None:
         difference = f"{name} {_text(values[0])} and {_text(values[1])}"
         if name in SPLIT:
             option = f"--{name.replace('_', '-')}"
-            leak = "hold out different validation images, so one trained on images that validate the other"
+            leak = "hold out different validation images, so one run trained on images used to validate the other"
             raise MedicError(f"{pair} {leak} ({difference}): train both with the same {option}")
-        raise MedicError(f"{pair} have {difference}: a soup needs runs with the same {name}")
+        raise MedicError(f"{pair} have different settings ({difference}): a soup requires the same {name} for all runs")
     images = [run.description["provenance"]["images"] for run in (first, second)]
     if images[0] != images[1]:
-        raise MedicError(f"{pair} were trained on different images of {first.config.data.dataset!r}: use the same ones")
+        raise MedicError(
+            f"{pair} were trained on different images of {first.config.data.dataset!r}: "
+            "a soup requires the same images for all runs"
+        )
 
 
 def _shared_settings(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the user settings that all runs share: those in which they differ do not tell soups apart."""
+    """Return the user settings that all runs share. The other settings do not distinguish soups."""
     first, *others = (run.user_settings for run in runs)
     identity = runs[0].identity
     return {

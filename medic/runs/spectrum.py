@@ -1,4 +1,4 @@
-"""Full-spectrum evaluation of a finished run: unknown images from anywhere against its known images."""
+"""Full-spectrum evaluation of a finished run: its known images against unknown images from any source."""
 
 import logging
 from collections.abc import Sequence
@@ -20,27 +20,27 @@ logger = logging.getLogger(__name__)
 
 
 class UnknownImages(NamedTuple):
-    """Unknown images from one place: how well a score separates known images from them, and how many it rejects."""
+    """Unknown images from one place: how well a score separates them from known images, and how many it rejects."""
 
     place: str
-    """`sources`, `target`, or the folder as it was given."""
+    """`sources`, `target`, or the folder as passed by the user."""
     images: int
     sources: float
-    """AUROC of the known images of the sources against these."""
+    """AUROC of known source images against these images."""
     target: float
-    """AUROC of the known images of the target against these."""
+    """AUROC of known target images against these images."""
     full: float
-    """AUROC of all known images against these."""
+    """AUROC of all known images against these images."""
     rejected: float
-    """The share of these that the threshold rejects."""
+    """Share of these images that the threshold rejects."""
 
 
 def measure_spectrum(
     run: Run, score: str, rule: str | float, outputs: Outputs, folders: Sequence[str] = (), device: str = "auto"
 ) -> list[UnknownImages]:
-    """Return a row for the unknown images of the sources, of the target, and of each folder, where there are some.
+    """Return one row each for unknown source images, unknown target images, and the images in each folder.
 
-    Every readable image of a folder counts as unknown.
+    Every readable image in a folder counts as unknown. Empty groups are omitted.
     """
     chosen = ready_score(run, score, outputs)
     confidence = {split: chosen(seen.output) for split, seen in outputs.items()}
@@ -58,7 +58,7 @@ def measure_spectrum(
             unknown.append((folder, chosen(predictor.infer(image_paths([folder]), unreadable))))
             if unreadable:
                 left_out = counted(len(unreadable), "unreadable image")
-                logger.warning("%s of %s left out, the first: %s", left_out, folder, unreadable[0])
+                logger.warning("skipped %s in %s; first error: %s", left_out, folder, unreadable[0])
     threshold = choose_threshold(outputs, chosen, rule).value if unknown else 0.0
     rows = []
     for place, others in unknown:

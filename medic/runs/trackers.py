@@ -1,4 +1,4 @@
-"""Experiment trackers: programs that receive a run's metrics while it trains."""
+"""Experiment trackers, which receive a run's metrics during training."""
 
 import importlib.util
 import logging
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Tracker(Protocol):
-    """Receives every evaluation of a run."""
+    """Interface of a tracker, which receives every evaluation of a run."""
 
     def record(self, record: Mapping[str, Any]) -> None:
         """Log an evaluation."""
@@ -27,12 +27,12 @@ class Tracker(Protocol):
 
 
 class TensorBoard:
-    """Event files in the run's directory, for `tensorboard --logdir`."""
+    """TensorBoard event files in the run directory, for `tensorboard --logdir`."""
 
     def __init__(self, path: Path, run: str, config: Config, iteration: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # Drop events of iterations that a killed run repeats.
+        # Drop events from iterations that the resumed run repeats.
         self._writer = SummaryWriter(str(path / "tensorboard"), purge_step=iteration + 1 if iteration else None)
 
     def record(self, record: Mapping[str, Any]) -> None:
@@ -47,7 +47,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases, which takes project, mode and key from its own environment variables."""
+    """A Weights & Biases run. Project, mode and API key come from the `WANDB_*` environment variables."""
 
     def __init__(self, path: Path, run: str, config: Config, iteration: int) -> None:
         import wandb
@@ -73,7 +73,7 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """A run of MLflow, which takes the address of its server from its own environment variables."""
+    """An MLflow run. The server address comes from the `MLFLOW_*` environment variables."""
 
     def __init__(self, path: Path, run: str, config: Config, iteration: int) -> None:
         import mlflow
@@ -92,7 +92,7 @@ class MLflow:
             self._client.log_batch(self._run, params=[mlflow.entities.Param(*item) for item in values.items()])
 
     def record(self, record: Mapping[str, Any]) -> None:
-        """Log every number in one message; MLflow does not allow `@` and `=` in names."""
+        """Log all numbers in one request; `@` and `=` are replaced because MLflow does not allow them in names."""
         from mlflow.entities import Metric
 
         now, step = int(1000 * time.time()), record["iteration"]
@@ -109,37 +109,37 @@ TRACKERS: Mapping[str, Callable[[Path, str, Config, int], Tracker]] = {
     "wandb": WeightsAndBiases,
     "mlflow": MLflow,
 }
-"""Trackers by the package that each requires."""
+"""Trackers by name, which is also the required package."""
 
 
 def tracker_names(track: str) -> list[str]:
-    """Return the requested trackers; `auto` is TensorBoard if it is installed."""
+    """Return the names of the requested trackers; `auto` means TensorBoard if it is installed."""
     if track == "auto":
         return ["tensorboard"] if importlib.util.find_spec("tensorboard") else []
     for name in (names := check_trackers(track)):
         if importlib.util.find_spec(name) is None:
-            raise lacking(f"tracker {name!r} needs the package {name}", name)
+            raise lacking(f"tracker {name!r} requires the package {name}", name)
     return names
 
 
 def start_trackers(track: str, path: Path, run: str, config: Config, iteration: int) -> dict[str, Tracker]:
-    """Start the requested trackers of the run with the hash `run`, which starts or resumes at an iteration."""
+    """Start the requested trackers for the run with hash `run`, which starts or resumes at `iteration`."""
     started: dict[str, Tracker] = {}
     for name in tracker_names(track):
         try:
             started[name] = TRACKERS[name](path, run, config, iteration)
-        except Exception as error:  # their packages raise anything
+        except Exception as error:  # third-party packages may raise anything
             close_all(started)
             raise MedicError(
-                f"tracker {name!r} cannot be started: {first_line(error)}; leave it out of --track"
+                f"cannot start tracker {name!r}: {first_line(error)}; fix the problem, or remove it from --track"
             ) from error
     return started
 
 
 def scalars(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield every number of a record with its path, `target/acc`, except settings."""
+    """Yield every number in a record except settings, with its path such as `target/acc`."""
     for name, value in record.items():
-        if name in ("args", "hparams", "asked"):  # version 0.3 recorded what was asked
+        if name in ("args", "hparams", "asked"):  # `asked` occurs in records of version 0.3
             continue
         if isinstance(value, Mapping):
             yield from scalars(value, f"{prefix}{name}/")
@@ -148,21 +148,23 @@ def scalars(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def title(config: Config) -> str:
-    """Return the title of a run."""
+    """Return a run's title for trackers."""
     target = ", ".join(config.data.target) or "none"
     return f"{config.data.dataset} {config.run.method} → {target}, seed {config.run.seed}"
 
 
 def record_all(trackers: Mapping[str, Tracker], record: Mapping[str, Any]) -> dict[str, Tracker]:
-    """Send an evaluation to all trackers; return those that accepted it. A lost server does not end a run."""
+    """Send an evaluation to all trackers and return those that accepted it. A lost server does not end the run."""
     accepted = {}
     for name, tracker in trackers.items():
         try:
             tracker.record(record)
             accepted[name] = tracker
-        except Exception as error:  # their packages raise anything
+        except Exception as error:  # third-party packages may raise anything
             reason = first_line(error)
-            logger.warning("tracker %r failed and is dropped: %s; results.jsonl has every number", name, reason)
+            logger.warning(
+                "tracker %r failed and was disabled: %s; results.jsonl still records every metric", name, reason
+            )
     return accepted
 
 
@@ -171,5 +173,5 @@ def close_all(trackers: Mapping[str, Tracker]) -> None:
     for name, tracker in trackers.items():
         try:
             tracker.close()
-        except Exception as error:  # their packages raise anything
-            logger.warning("tracker %r could not be closed: %s", name, first_line(error))
+        except Exception as error:  # third-party packages may raise anything
+            logger.warning("cannot close tracker %r: %s", name, first_line(error))

@@ -1,4 +1,4 @@
-"""One run, from its settings to its directory."""
+"""Train one run, from its settings to its run directory."""
 
 import logging
 import time
@@ -33,10 +33,10 @@ def train(
     quiet: bool = False,
     watch: Watch = lambda record: None,
 ) -> Run:
-    """Train a run, resume it, or return it if it is finished; its directory is created in the output directory.
+    """Train or resume a run, or return it if it is already finished. The run directory is created in `output`.
 
-    Processes started by `torchrun` train it together; the first of them writes. Ctrl-C, SIGTERM and SIGHUP stop a run
-    with a checkpoint.
+    Processes started by `torchrun` train the run together, and the first process writes the files. Ctrl-C, SIGTERM and
+    SIGHUP save a checkpoint and stop the run.
     """
     began = time.monotonic()
     with (
@@ -48,11 +48,11 @@ def train(
     ):
         plan, base = _prepare(settings)
         device = plan.device
-        memory.reset_peak()  # of an earlier run of this process
+        memory.reset_peak()  # set by an earlier run in this process
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         network = build_network(plan)
-        # A run on features of a frozen backbone reads images at most once, so they need no room on the GPU.
+        # With a frozen backbone, a run reads each image at most once, so images need no GPU memory.
         once = plan.config.model.head_alone and plan.config.data.store == "auto"
         dataset = load_images(plan, torch.device("cpu") if once else device)
         run, directory = find_directory(plan, dataset)
@@ -61,11 +61,11 @@ def train(
         session = Session(plan, dataset, network, directory, run, watch, began, base)
         for line in notes(plan):
             logger.info(line)
-        # Several processes stop together, after an iteration.
+        # Several processes must stop together, after an iteration.
         late = session.describe_late if distributed.world() == 1 else None
-        interrupts = Interrupts("stopping with a checkpoint after this iteration or evaluation", late)
+        interrupts = Interrupts("saving a checkpoint and stopping after this iteration or evaluation", late)
         with directory.locked() if session.writes else nullcontext(), interrupts as received:
-            directory.check_named(plan, run)  # again, since another process may have used the name meanwhile
+            directory.check_named(plan, run)  # again, because another process may have taken the name in the meantime
             if distributed.any_rank(session.writes and directory.done):
                 return _checked(finished_run(directory), plan)
             with writing("run", directory.path):
@@ -74,7 +74,7 @@ def train(
 
 
 def describe_plan(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the facts that a run reports before it trains, by name, and notes; check all settings, write nothing."""
+    """Return the facts and notes that a run reports before training. Checks all settings and writes nothing."""
     with memory_checked(), _threads_restored():
         plan, _ = _prepare(settings)
         check_network(plan)
@@ -82,14 +82,14 @@ def describe_plan(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
         _, directory = find_directory(plan, dataset)
         facts = list(describe(plan, dataset, divide(plan, dataset), directory.path))
         if directory.done:
-            facts.append(("state", "finished: nothing is left to train"))
+            facts.append(("state", "finished: nothing left to train"))
         elif directory.started:
-            facts.append(("state", "started before: training resumes at its last checkpoint"))
+            facts.append(("state", "started: training will resume from the last checkpoint"))
         return [*facts, *(("note", note) for note in notes(plan))]
 
 
 def _prepare(settings: Mapping[str, Any]) -> tuple[Plan, Path | None]:
-    """Return the plan of a run, and the checkpoint of a run that it extends; find mistakes early."""
+    """Resolve and check the settings; return the plan and, if it extends a run, the checkpoint to start from."""
     settings, base = extended(settings)
     plan = resolve(settings)
     if base is not None:
@@ -101,7 +101,7 @@ def _prepare(settings: Mapping[str, Any]) -> tuple[Plan, Path | None]:
 
 @contextmanager
 def _threads_restored() -> Iterator[None]:
-    """Leave torch with as many threads as before."""
+    """Restore torch's number of threads on exit."""
     before = torch.get_num_threads()
     try:
         yield

@@ -1,4 +1,4 @@
-"""A run that is not finished: how its model is evaluated, selected and written, whether it is trained or averaged."""
+"""Unfinished runs, trained or averaged: evaluation, model selection, and writing of the result."""
 
 import logging
 import time
@@ -40,11 +40,11 @@ from medic.utils import distributed
 logger = logging.getLogger(__name__)
 
 REFRESHED = 30
-"""Iterations from which batch-norm statistics of averaged weights are estimated, or as many as the run has."""
+"""Maximum number of iterations used to re-estimate batch-norm statistics for averaged weights."""
 
 
 def find_directory(plan: Plan, dataset: Dataset) -> tuple[str, RunDirectory]:
-    """Return the hash and the directory of a run, which must not hold another one."""
+    """Return a run's hash and directory; raise an error if the directory contains another run."""
     run = run_hash(plan, fingerprint(plan, dataset))
     directory = RunDirectory(Path(plan.config.execution.output) / (plan.config.execution.name or run))
     directory.check_named(plan, run)
@@ -52,7 +52,7 @@ def find_directory(plan: Plan, dataset: Dataset) -> tuple[str, RunDirectory]:
 
 
 def finished_run(directory: RunDirectory) -> Run:
-    """Return a run that needs no work, if its files are as it wrote them."""
+    """Return a run that is already finished, after verifying its files."""
     run = Run(directory.path)
     run.check()
     logger.info("%s is finished", run.path)
@@ -60,15 +60,15 @@ def finished_run(directory: RunDirectory) -> Run:
 
 
 def divide(plan: Plan, dataset: Dataset) -> Problem:
-    """Divide the images, and check that the target has those that the threshold rule needs."""
+    """Divide the images, and check that the target has the unknown images that the threshold rule requires."""
     problem, rule = divide_images(plan, dataset), plan.config.evaluation.threshold
     if openset.RULES[rule].oracle and not bool((problem.target.label < 0).any()):
-        raise MedicError(f"threshold {rule!r} needs unknown images, but the target has none")
+        raise MedicError(f"threshold {rule!r} requires unknown images, but the target has none: use --threshold source")
     return problem
 
 
 class UnfinishedRun:
-    """A model with everything that is needed to evaluate it, to select weights, and to write the result."""
+    """A model with everything needed to evaluate it, select weights, and write the result."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class UnfinishedRun:
         evaluations: int,
         began: float,
     ) -> None:
-        """Prepare the run with the hash `run`, which will be evaluated about `evaluations` times."""
+        """Prepare the run with hash `run`, which will be evaluated about `evaluations` times."""
         self.plan, self.dataset, self.network, self.directory, self.hash = plan, dataset, network, directory, run
         self.device = plan.device
         self.writes = distributed.rank() == 0
@@ -95,7 +95,7 @@ class UnfinishedRun:
         self.began = began  # minus the time spent before the run was resumed
 
     def _other_scores(self, score: openset.Score) -> Iterator[openset.Score]:
-        """Yield the fitted scores, other than the run's own, that its model has the outputs for."""
+        """Yield scores that require fitting, other than the run's own, if the model provides their inputs."""
         head = self.plan.config.model.head_kind
         linear = find_linear_head(self.trainer.model) is not None
         parts = {"features": True, "ova": head.ova, "unknown": head.unknown, "head": linear}
@@ -104,29 +104,29 @@ class UnfinishedRun:
                 yield entry
 
     def _fit_scores(self, scores: Iterable[openset.Score], outputs: Outputs) -> Iterator[openset.Score]:
-        """Yield fitted scores, and warn about those that cannot be fitted on these images."""
+        """Yield the fitted scores, and warn about scores that cannot be fitted to these images."""
         for score in scores:
             try:
                 yield fit_score(score, outputs, self.evaluator.head)
             except MedicError as error:
-                logger.warning("score %s is left out: %s", score.name, error)
+                logger.warning("skipping score %s: %s", score.name, error)
 
     def _compiles_evaluation(self, evaluations: int) -> bool:
-        """Return whether to compile evaluation too.
+        """Return whether to compile the evaluation pass.
 
-        This depends on source data only: compiled code rounds differently, and the target must not influence that.
+        This depends on source data only: compiled code rounds differently, so the target must not influence it.
         """
         images = len(self.problem.train) + len(self.problem.validation)
         return compiles(self.plan, self.device) and evaluations * images >= COMPILED
 
     def load_average(self, tensors: Sequence[Tensor]) -> None:
-        """Load averaged weights into the model, and re-estimate batch-norm statistics."""
+        """Load averaged weights into the model and re-estimate its batch-norm statistics."""
         with torch.no_grad():
             torch._foreach_copy_(list[Tensor](self.trainer.trained), list(tensors))
         self.trainer.refresh_statistics(min(REFRESHED, self.plan.config.optim.iterations))
 
     def add_record(self, measured: Mapping[str, Any]) -> dict[str, Any]:
-        """Add an evaluation of the model, and keep the weights if source validation selects them."""
+        """Add an evaluation to the records, and keep the current weights if source validation selects them."""
         record = {**measured, **self.provenance()}
         self.records.append(record)
         if self.selected() == len(self.records) - 1:
@@ -136,11 +136,11 @@ class UnfinishedRun:
         return record
 
     def selected(self) -> int:
-        """Return the position of the record that source validation selects."""
+        """Return the index of the record that source validation selects."""
         return select([without_target(record, self.problem.targets) for record in self.records])
 
     def provenance(self) -> dict[str, Any]:
-        """Return the entries of a record by which DomainBed's scripts group and list runs."""
+        """Return the record entries that DomainBed's scripts use to group and list runs."""
         plan, optim = self.plan, self.plan.config.optim
         trial = plan.config.data.trial_seed
         return {
@@ -162,9 +162,9 @@ class UnfinishedRun:
         }
 
     def finish(self, writing: AbstractContextManager[Any], **origin: Any) -> None:
-        """Write the selected model and its predictions, inside `writing`.
+        """Write the selected model and its predictions inside the context `writing`.
 
-        `origin` is the part of the model's provenance that describes the origin of its weights.
+        `origin` contains the provenance entries that describe where the weights come from.
         """
         model, saves = self.trainer.model, self.plan.config.evaluation.save_features
         everything = self.plan.config.evaluation.all_scores
@@ -176,7 +176,7 @@ class UnfinishedRun:
         validation = outputs["validation"] if features else self.evaluator.infer(self.problem.validation, features=True)
         known = keep_known({"sources": score(validation.output)})
         threshold = choose_threshold(outputs, score, self.rule)
-        if saves or everything:  # scores are fitted on the training images
+        if saves or everything:  # other scores are fitted on the training images
             outputs["train"] = self.evaluator.infer(self.problem.train, features=True)
         if everything:
             fitted = list(self._fit_scores(self._other_scores(score), outputs))
@@ -193,12 +193,12 @@ class UnfinishedRun:
         held_out: HeldOut,
         origin: Mapping[str, Any],
     ) -> None:
-        """Write the predictions and the model, and the mark of a finished run."""
+        """Write the predictions and the model, then mark the run as finished."""
         if self.writes:
             self.directory.write_records(self.records)
             saved = outputs if self.plan.config.evaluation.save_features else self._without_training(outputs, score)
             self.directory.write_predictions(predictions(self.dataset, self.problem, saved, score, threshold.value))
-            if openset.RULES[self.rule].oracle:  # it used target labels, which nobody who uses the model has
+            if openset.RULES[self.rule].oracle:  # it uses target labels, which are not available in deployment
                 threshold = choose_threshold(outputs, score, "source")
             described = self._description(threshold, self.selected(), origin)
             write_model(self.directory.path, self._whole(self.trainer.model), score, held_out, described)
@@ -206,18 +206,18 @@ class UnfinishedRun:
 
     @staticmethod
     def _without_training(outputs: Outputs, score: openset.Score) -> Outputs:
-        """Return the outputs for evaluated images, with the features that the score needs alone."""
+        """Return the outputs for evaluated images, with features only if the score needs them."""
         kept = {split: seen for split, seen in outputs.items() if split != "train"}
         if "features" in score.needs:
             return kept
         return {split: seen._replace(output=seen.output._replace(features=None)) for split, seen in kept.items()}
 
     def _whole(self, model: nn.Module) -> nn.Module:
-        """Return the model with the backbone that was frozen, if it was."""
+        """Return the complete model: with a frozen backbone, `model` is only the head."""
         if self.network.frozen is None:
             return model
         whole = Classifier(self.network.frozen, len(self.problem.known), self.plan.config.model.head, True)
-        whole.load_state_dict(model.state_dict(), strict=False)  # the head and the scaling of its features
+        whole.load_state_dict(model.state_dict(), strict=False)  # the head and its feature scaling
         return whole
 
     def _description(self, threshold: openset.Threshold, record: int, origin: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Strategies: drop-ins for `loss.backward()` that turn the steps of an iteration into `p.grad`."""
+"""Strategies: replacements for `loss.backward()` that compute `p.grad` from the steps of an iteration."""
 
 from medic.strategies.base import BnBuffers, InnerLoop, Strategy, Update
 from medic.strategies.joint import Joint

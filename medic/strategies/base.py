@@ -1,4 +1,4 @@
-"""The base of all strategies: their protocol, the parameters they adapt, and the gradients they accumulate."""
+"""Base classes and helpers for strategies: calling convention, adapted parameters and gradient accumulation."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,45 +17,46 @@ from medic.utils.parts import POSITIVE, Limits, check_hyperparameters, check_ran
 
 Objective = Callable[[nn.Module, Step], Risk]
 Gradients = list[Tensor | None]
-"""One gradient per trainable parameter, None where the loss does not depend on it."""
+"""One gradient per trainable parameter, or None where the loss does not depend on the parameter."""
 
 BnBuffers = Literal["keep", "interpolate", "restore"]
 
 
 @dataclass(frozen=True, repr=False)
 class Update:
-    """The outputs of an iteration: the risks (t,) of all tasks with penalties, and the logits of every sample."""
+    """The results of an iteration: task risks of shape (t,), including penalties, and the logits of all samples."""
 
     risks: Tensor
     logits: Tensor
     y: Tensor
     domain: Tensor | None
     summary: Tensor | None = None
-    """What the sampler of the grid learns from the iteration, if it learns."""
+    """Summary of the iteration for the grid's sampler, or None if the sampler does not learn."""
 
     @property
     def loss(self) -> Tensor:
-        """The mean risk of the tasks, each at the weights it was computed with."""
+        """The mean task risk. Each risk is measured at the weights of its own step."""
         return self.risks.mean()
 
     def __repr__(self) -> str:
         samples, classes = self.logits.shape
         return (
-            f"Update(loss {float(self.loss):.4g} of {counted(len(self.risks), 'task')}, logits {samples} × {classes})"
+            f"Update(loss {float(self.loss):.4g} over {counted(len(self.risks), 'task')}, logits {samples} × {classes})"
         )
 
 
 class Strategy:
-    """A drop-in for `loss.backward()`: adds to `p.grad` and leaves the weights unchanged.
+    """A replacement for `loss.backward()`, which adds to `p.grad` and leaves the weights unchanged.
 
-    A subclass is a dataclass whose hyperparameters are declared fields. By default it has no state between iterations.
+    Subclasses are dataclasses that declare their hyperparameters as fields. By default, a strategy keeps no state
+    between iterations.
     """
 
     def __post_init__(self) -> None:
         check_hyperparameters(self)
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
-        """Turn the steps of one iteration into gradients."""
+        """Compute gradients from the steps of one iteration."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
@@ -68,9 +69,10 @@ class Strategy:
 
 @dataclass
 class InnerLoop(Strategy):
-    """The base of strategies with inner steps: the inner rate α, and the policy for batch-norm statistics.
+    """Base class of strategies with inner steps.
 
-    `bn_buffers` is `keep` (as the authors do), `interpolate` (move by the fraction `bn_rate`, as Fish) or `restore`.
+    `lr` is the inner learning rate α. `bn_buffers` sets what happens to batch-norm statistics after the inner steps:
+    `keep` them (as in the authors' code), `interpolate` by the fraction `bn_rate` (as in Fish), or `restore` them.
     """
 
     lr: float = 1e-2
@@ -85,18 +87,18 @@ class InnerLoop(Strategy):
         super().__post_init__()
 
     def check_steps(self, count: int) -> None:
-        """Refuse a number of steps that the strategy cannot use; any number will do by default."""
+        """Raise an error if the strategy cannot use this number of steps. By default, any number is valid."""
 
     def interpolation_factor(self, rate: float, tasks: int) -> float:
-        """Return the fraction of the inner displacement that one outer SGD step of this rate covers."""
+        """Return the fraction of the inner displacement covered by one outer SGD step with this learning rate."""
         return min(1.0, rate / (self.lr * tasks))
 
 
 class Measured(nn.Module):
-    """A model with its objective as one module: maps a step to its risk.
+    """A module that combines a model with its objective and maps a step to its risk.
 
-    `adapted` are the parameters that a strategy adapts, the model's and the objective's own, and `names` their names
-    here. Parameters of auxiliary networks, which have their own optimizers, are left out.
+    `adapted` lists the parameters of the model and the objective that a strategy adapts, and `names` their names in
+    this module. Parameters of auxiliary networks are excluded because they have their own optimizers.
     """
 
     def __init__(self, model: nn.Module, objective: Objective) -> None:
@@ -106,11 +108,11 @@ class Measured(nn.Module):
         excluded = {p for network in getattr(objective, "auxiliary", ()) for p in network.parameters()}
         named = {name: p for name, p in self.named_parameters() if p.requires_grad and p not in excluded}
         if not named:
-            raise MedicError("the model has no parameter that requires a gradient")
+            raise MedicError("the model has no trainable parameters: set requires_grad=True")
         self.names, self.adapted = list(named), list(named.values())
 
     def forward(self, step: Step) -> Risk:
-        """Measure a step."""
+        """Compute the risk of a step."""
         try:
             risk = self.objective(self.model, step)
         except (TypeError, AttributeError) as error:
@@ -123,32 +125,32 @@ class Measured(nn.Module):
 
     def _unlike_an_objective(self, what: str) -> str:
         name = getattr(self.objective, "__name__", type(self.objective).__name__)
-        return f"objective {name} {what} when it was called with the model and a step: give medic.objective(loss)"
+        return f"objective {name} {what} when called with a model and a step: pass medic.objective(loss)"
 
 
 def measured_call(model: nn.Module, steps: Sequence[Step], objective: Objective) -> Measured:
-    """Check what a strategy is called with, and return the model with its objective."""
+    """Check the arguments of a strategy call, and combine the model with its objective."""
     _check_call(model, steps, objective)
     return Measured(model, objective)
 
 
 def _check_call(model: object, steps: object, objective: object) -> None:
-    """Refuse arguments of another type or in another order."""
-    way = "call it as strategy(model, grid(x, y, domain), objective)"
+    """Raise an error if an argument has the wrong type, for example because the order is wrong."""
+    way = "call strategy(model, grid(x, y, domain), objective)"
     if not isinstance(model, nn.Module):
-        raise MedicError(f"the model of a strategy is a {type(model).__name__}, not a torch.nn.Module: {way}")
+        raise MedicError(f"model must be a torch.nn.Module, got {type(model).__name__}: {way}")
     if not isinstance(steps, Sequence) or not all(isinstance(step, Step) for step in steps):
         inside = {type(step).__name__ for step in steps} if isinstance(steps, Sequence) else set()
         of = f" of {', '.join(sorted(inside))}" if inside else ""
-        raise MedicError(f"the steps of a strategy are a {type(steps).__name__}{of}, not a list of steps: {way}")
+        raise MedicError(f"steps must be a list of steps, got {type(steps).__name__}{of}: {way}")
     if not steps:
-        raise MedicError(f"a strategy needs at least one step: {way}")
+        raise MedicError(f"a strategy requires at least one step: {way}")
     if isinstance(objective, type) or not callable(objective):
-        raise MedicError(f"objective {objective!r} is a {type(objective).__name__}: give medic.objective(medic.ce)")
+        raise MedicError(f"objective {objective!r} has type {type(objective).__name__}: pass medic.objective(medic.ce)")
 
 
 def count_tasks(steps: Sequence[Step]) -> int:
-    """Return the number of tasks t in all steps."""
+    """Return the total number of tasks t in all steps."""
     return sum(len(step.sizes) for step in steps)
 
 
@@ -168,7 +170,7 @@ def accumulate(parameters: Sequence[nn.Parameter], gradients: Gradients, scale: 
 
 
 def summarise(steps: Sequence[Step], risks: Sequence[Risk]) -> Update:
-    """Collect the outputs of the forwarded steps."""
+    """Combine the risks and logits of all steps into an `Update`."""
     domains = [step.domain for step in steps if step.domain is not None]
     return Update(
         torch.cat([(risk.tasks if risk.penalty is None else risk.tasks + risk.penalty).detach() for risk in risks]),
@@ -180,7 +182,7 @@ def summarise(steps: Sequence[Step], risks: Sequence[Risk]) -> Update:
 
 @contextmanager
 def weights_restored(parameters: Sequence[nn.Parameter]) -> Iterator[list[Tensor]]:
-    """Restore the weights exactly on exit; yields copies of them."""
+    """Restore the weights exactly on exit. Yields copies of the original weights."""
     before = [torch.empty_like(parameter) for parameter in parameters]
     with torch.no_grad():
         torch._foreach_copy_(before, list(parameters))
@@ -194,10 +196,10 @@ def weights_restored(parameters: Sequence[nn.Parameter]) -> Iterator[list[Tensor
 
 @contextmanager
 def buffers(model: nn.Module, policy: BnBuffers, rate: float) -> Iterator[None]:
-    """Apply a policy to the buffers (batch-norm statistics) that the forward passes inside move.
+    """Apply a policy to the buffers (batch-norm statistics) that change inside the context.
 
-    `keep` leaves them as after the last pass, `restore` puts them back, and `interpolate` moves them by the fraction
-    `rate`; integer counters cannot be interpolated and are kept.
+    `keep` keeps the latest values, `restore` restores the original values, and `interpolate` moves the original values
+    towards the latest ones by the fraction `rate`. Integer counters cannot be interpolated and keep their latest value.
     """
     before = [] if policy == "keep" else [(buffer, buffer.clone()) for buffer in model.buffers()]
     fraction = 0.0 if policy == "restore" else rate

@@ -1,4 +1,4 @@
-"""The inner loop: a sequence of steps on moving weights, to first or second order."""
+"""The inner loop: a sequence of steps on changing weights, in first or second order."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -16,13 +16,13 @@ from medic.tasks import Step
 from medic.utils import distributed
 
 Move = Callable[[Sequence[nn.Parameter], Gradients], None]
-"""Moves the weights in place along the gradients of one inner step."""
+"""Updates the weights in place with the gradients of one inner step."""
 
 InnerOptimizer = Literal["sgd", "adam"] | Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 def sgd(lr: float) -> Move:
-    """Return a move of plain gradient descent."""
+    """Return a function that takes one step of plain gradient descent."""
 
     @torch.no_grad()
     def move(parameters: Sequence[nn.Parameter], gradients: Gradients) -> None:
@@ -33,7 +33,7 @@ def sgd(lr: float) -> Move:
 
 
 def stateful(optimizer: torch.optim.Optimizer) -> Move:
-    """Return a move by a step of a torch optimizer; `p.grad` stays unchanged."""
+    """Return a function that takes one step with a torch optimizer and leaves `p.grad` unchanged."""
 
     def move(parameters: Sequence[nn.Parameter], gradients: Gradients) -> None:
         kept = [parameter.grad for parameter in parameters]
@@ -47,25 +47,25 @@ def stateful(optimizer: torch.optim.Optimizer) -> Move:
 
 
 def check_inner(inner: InnerOptimizer, decay: float | None) -> None:
-    """Refuse an inner optimizer that is neither a known name nor a factory, and a weight decay of any but Adam."""
+    """Raise an error for an unknown inner optimizer, or for weight decay with an optimizer other than Adam."""
     if not callable(inner):
         check_choice("inner optimizer", inner, ["sgd", "adam"])
     if decay is not None and inner != "adam":
-        raise MedicError("only inner='adam' has a weight decay of inner steps: leave out decay")
+        raise MedicError("decay requires inner='adam': omit decay, or use inner='adam'")
 
 
 def make_optimizer(
     inner: InnerOptimizer, parameters: Sequence[nn.Parameter], lr: float, decay: float | None = None
 ) -> torch.optim.Optimizer:
-    """Make the inner optimizer of the parameters: Adam by name, or by a factory."""
+    """Create the inner optimizer for some parameters: Adam, or the result of a factory."""
     if callable(inner):
         return inner(list(parameters))
-    # With `capturable` the counters are on the GPU, so that nothing synchronises.
+    # `capturable` keeps the step counters on the GPU, which avoids synchronisation.
     return torch.optim.Adam(list(parameters), lr=lr, weight_decay=decay or 0.0, capturable=parameters[0].is_cuda)
 
 
 class StatefulInnerLoop(InnerLoop):
-    """An inner loop whose optimizer is made once and kept, with its state, as long as its parameters are the same."""
+    """An inner loop that keeps its optimizer and the optimizer state as long as the parameters stay the same."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,7 +75,7 @@ class StatefulInnerLoop(InnerLoop):
     def kept_optimizer(
         self, inner: InnerOptimizer, parameters: Sequence[nn.Parameter], decay: float | None
     ) -> torch.optim.Optimizer:
-        """Return the optimizer of these parameters, making it as `make_optimizer` does."""
+        """Return the optimizer for these parameters. Creates a new one if the parameters have changed."""
         held = self._optimizer.param_groups[0]["params"] if self._optimizer else []
         if self._optimizer is None or [id(p) for p in held] != [id(p) for p in parameters]:
             self._optimizer = make_optimizer(inner, parameters, self.lr, decay)
@@ -85,7 +85,7 @@ class StatefulInnerLoop(InnerLoop):
         return self._optimizer
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the inner optimizer, None before it exists."""
+        """Return the state of the inner optimizer, or None before the optimizer exists."""
         if self._optimizer is None:
             return {"inner": self._loaded}
         count = len(self._optimizer.param_groups[0]["params"])
@@ -99,11 +99,11 @@ class StatefulInnerLoop(InnerLoop):
 def first_order(
     measured: Measured, steps: Sequence[Step], weights: Sequence[float], move: Move | None, to_end: bool = False
 ) -> tuple[Gradients, list[Risk]]:
-    """Sum the weighted gradients of the steps, each at the weights that the earlier ones led to.
+    """Sum the weighted gradients of the steps, each computed at the weights after the previous steps.
 
-    Returns Σ_i w_i g_i(θ_i) and the risks. The gradients are summed, not recovered from the displacement, because
-    (θ - θ̂) / α cancels in float32. The weights end where the last but one step led, or with `to_end` the last;
-    without `move` they stay.
+    Returns Σ_i w_i g_i(θ_i) and the risks. The function sums gradients instead of recovering them from the
+    displacement, because (θ - θ̂) / α suffers from cancellation in float32. It stops moving the weights after the
+    second-to-last step, or after the last step with `to_end`. Without `move`, the weights do not change.
     """
     parameters = measured.adapted
     total: Gradients = [None] * len(parameters)
@@ -121,12 +121,12 @@ def first_order(
 
 
 def displace(measured: Measured, steps: Sequence[Step], move: Move, scale: float = 1.0) -> list[Risk]:
-    """Walk the steps, restore the weights, and add `scale` times the displacement θ - θ̂ to `p.grad`."""
+    """Take all steps, restore the weights, and add `scale` times the displacement θ - θ̂ to `p.grad`."""
     parameters = measured.adapted
     with weights_restored(parameters) as before:
         reached, risks = first_order(measured, steps, [1.0] * len(steps), move, to_end=True)
         displacement = torch._foreach_sub(before, [parameter.detach() for parameter in parameters])
-    # A parameter without a gradient gets none here either, so that the outer optimizer leaves it alone.
+    # Parameters without a gradient get no displacement, so that the outer optimizer skips them.
     accumulate(parameters, [d if g is not None else None for d, g in zip(displacement, reached, strict=True)], scale)
     return risks
 
@@ -134,7 +134,7 @@ def displace(measured: Measured, steps: Sequence[Step], move: Move, scale: float
 def second_order(
     measured: Measured, steps: Sequence[Step], weights: Sequence[float], lr: float
 ) -> tuple[Gradients, list[Risk]]:
-    """Differentiate Σ_i w_i l_i(θ_i) by the weights θ, through every θ_{i+1} = θ_i - lr · l_i'(θ_i)."""
+    """Differentiate Σ_i w_i l_i(θ_i) with respect to θ, through every update θ_{i+1} = θ_i - lr · l_i'(θ_i)."""
     fast: list[Tensor] = list(measured.adapted)
     risks: list[Risk] = []
     for index, step in enumerate(steps):
@@ -154,7 +154,7 @@ def second_order(
 
 
 def _add(total: Gradients, gradients: Gradients, weight: float) -> Gradients:
-    """Return `total + weight · gradients`, in place where a total exists."""
+    """Return `total + weight · gradients`. Existing totals are updated in place."""
     if weight == 0:
         return total
     both = [(t, g) for t, g in zip(total, gradients, strict=True) if t is not None and g is not None]

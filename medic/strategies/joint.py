@@ -1,4 +1,4 @@
-"""Plain training: every task at the same weights."""
+"""Plain training: all tasks are evaluated at the same weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from medic.tasks import Step
 
 @dataclass
 class Joint(Strategy):
-    """The gradient of the mean task risk, as `loss.backward()` computes it."""
+    """The gradient of the mean task risk, equal to `loss.backward()`."""
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
         """Fill `p.grad` with (1/t) Σ_i l_i'(θ)."""

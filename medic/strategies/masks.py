@@ -1,4 +1,4 @@
-"""Gradients that the tasks agree on: AND-mask and SAND-mask."""
+"""AND-mask and SAND-mask, which keep the gradients that the tasks agree on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +14,11 @@ from medic.utils.parts import hyperparameter, log10, uniform
 
 @dataclass
 class AndMask(Strategy):
-    """AND-mask (Parascandolo et al. 2021): a coordinate moves if the signs of its task gradients agree.
+    """AND-mask (Parascandolo et al. 2021): coordinates change only if the signs of their task gradients agree.
 
-    With g_i the gradient of task i, all at the same weights, a = |mean_i sign g_i| and M = [a ≥ τ], a tensor of
-    parameters gets M · mean_i g_i / mean M. Three tasks have a = 1 or 1/3, so that every τ between gives the same mask.
+    Let g_i be the gradient of task i (all at the same weights), a = |mean_i sign g_i| the agreement, and M = [a ≥ τ]
+    the mask. Each parameter tensor receives the gradient M · mean_i g_i / mean M. With three tasks, a is 1 or 1/3, so
+    all values of τ in between produce the same mask.
     """
 
     tau: float = hyperparameter(1.0, most=1, search=uniform("tau", 0.5, 1))
@@ -37,7 +38,7 @@ class AndMask(Strategy):
         return summarise(tasks, risks)
 
     def _combined(self, gradients: Sequence[Tensor | None]) -> Tensor | None:
-        """Combine the gradients of one tensor over the tasks; None where no task depends on it."""
+        """Combine the task gradients of one parameter tensor. Returns None if no task depends on the tensor."""
         reached = [gradient for gradient in gradients if gradient is not None]
         if not reached:
             return None
@@ -47,29 +48,29 @@ class AndMask(Strategy):
         return mask * stacked.mean(0) / (1e-10 + mask.mean())
 
     def mask(self, gradients: Tensor) -> Tensor:
-        """Return the mask of the coordinates from their gradients (tasks, …)."""
+        """Return the mask of a parameter tensor from its gradients of shape (tasks, …)."""
         return self.agreement(gradients) >= self.tau - 1e-6  # 1/3 + 1/3 + 1/3 may be less than 1
 
     @staticmethod
     def agreement(gradients: Tensor) -> Tensor:
-        """Return |mean sign| over the tasks, from 0 to 1."""
+        """Return |mean sign| over the tasks, a value from 0 to 1 per coordinate."""
         return gradients.sign().mean(0).abs()
 
 
 @dataclass
 class SandMask(AndMask):
-    """SAND-mask (Shahtalebi et al. 2021): as AND-mask with M = max(0, tanh(k (a - τ) / v)), v the variance of g_i.
+    """SAND-mask (Shahtalebi et al. 2021): AND-mask with M = max(0, tanh(k (a - τ) / v)), with v the variance of g_i.
 
-    At DomainBed's default τ = 1 the mask is 0 everywhere and nothing is learnt; our default is 0.5.
+    The default τ is 0.5. With DomainBed's default, τ = 1, the mask is 0 everywhere and the model learns nothing.
     """
 
     tau: float = hyperparameter(0.5, most=1, below=True, search=uniform("tau", 0, 1))
     k: float = hyperparameter(10.0, above=True, search=log10("k", -3, 5))
 
     def mask(self, gradients: Tensor) -> Tensor:
-        """Return 1 where all gradients are equal, less where they differ."""
+        """Return a mask of 1 where all gradients are equal, and less where they differ."""
         surplus = self.agreement(gradients) - self.tau
         if len(gradients) == 1:
             return (surplus > 0).to(gradients)
-        # Without variance the quotient is ±∞, whose tanh is ±1; 0/0, at the threshold itself, counts as 0.
+        # With zero variance, the quotient is ±∞ and its tanh ±1. At the threshold it is 0/0, which counts as 0.
         return (self.k * surplus / gradients.var(0)).tanh().clamp(min=0).nan_to_num(0.0)

@@ -1,4 +1,4 @@
-"""A chain of steps whose gradients are matched pairwise: Reptile, Fish, MEDIC++, MAML, Arith."""
+"""A chain of steps whose gradients are matched pairwise: Reptile, Fish, MEDIC++, MAML and Arith."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,21 +35,21 @@ Weighting = Literal["equal", "last", "arithmetic"]
 
 @dataclass
 class MultiStep(StatefulInnerLoop):
-    """Descends the steps one after the other and passes the weighted sum of their gradients to the outer optimizer.
+    """A chain of inner steps whose weighted gradient sum goes to the outer optimizer.
 
-    `lr` is the inner rate α; an inner step descends the sum of its tasks' risks. `weights` are one number per
-    step, or `equal` (Reptile, Fish, MEDIC++), `last` (MAML: only the last step, scaled by t / m_n), or
-    `arithmetic` (Arith: 2 (n + 1 - i) / (n + 1)). To second order the inner steps are differentiated too.
+    `lr` is the inner learning rate α. Each inner step minimises the sum of its task risks. `weights` is one number per
+    step, or `equal` (Reptile, Fish, MEDIC++), `last` (MAML: only the last step, scaled by t / m_n), or `arithmetic`
+    (Arith: 2 (n + 1 - i) / (n + 1)). `second_order=True` also differentiates through the inner steps.
 
     An `inner` optimizer other than plain SGD keeps its state between iterations. Its steps are not multiples of the
-    gradients, so `p.grad` is then the displacement θ - θ̂: an outer SGD of rate ε makes θ + ε (θ̂ - θ).
+    gradients, so `p.grad` is then the displacement θ - θ̂. Outer SGD with learning rate ε moves to θ + ε (θ̂ - θ).
     """
 
     weights: Weighting | Sequence[float] = "equal"
     second_order: bool = False
     inner: InnerOptimizer = "sgd"
     decay: float | None = hyperparameter(None)
-    """The weight decay of an inner Adam."""
+    """Weight decay of the inner Adam."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,10 +57,10 @@ class MultiStep(StatefulInnerLoop):
         if isinstance(self.weights, str):
             check_choice("step weights", self.weights, ["equal", "last", "arithmetic"])
         if self.inner != "sgd" and (self.second_order or self.weights != "equal"):
-            raise MedicError("a stateful inner optimizer requires equal weights and first order")
+            raise MedicError("a stateful inner optimizer requires weights='equal' and second_order=False")
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
-        """Fill `p.grad` with (1/t) Σ_i w_i l_i'(θ_i), or θ - θ̂ for a stateful inner optimizer."""
+        """Fill `p.grad` with (1/t) Σ_i w_i l_i'(θ_i), or with θ - θ̂ for a stateful inner optimizer."""
         measured = measured_call(model, steps, objective)
         with buffers(model, self.bn_buffers, self.bn_rate):
             if self.inner != "sgd":
@@ -76,11 +76,14 @@ class MultiStep(StatefulInnerLoop):
         return summarise(steps, risks)
 
     def interpolation_factor(self, rate: float, tasks: int) -> float:
-        """Return the outer rate itself where `p.grad` is a displacement."""
+        """Return the fraction of the inner displacement covered by one outer step.
+
+        For a stateful inner optimizer, this is the outer learning rate, because `p.grad` is a displacement.
+        """
         return super().interpolation_factor(rate, tasks) if self.inner == "sgd" else min(1.0, rate)
 
     def step_weights(self, sizes: Sequence[int]) -> list[float]:
-        """Return the weight of each step's gradient, for steps of `sizes` tasks."""
+        """Return the gradient weight of each step. `sizes`: number of tasks in each step."""
         n, tasks = len(sizes), sum(sizes)
         if self.weights == "equal":
             return [1.0] * n
@@ -90,5 +93,5 @@ class MultiStep(StatefulInnerLoop):
             return [2 * (n - i) / (n + 1) for i in range(n)]
         weights = [float(weight) for weight in self.weights]
         if len(weights) != n:
-            raise MedicError(f"{len(weights)} step weights for {n} steps: give one per step")
+            raise MedicError(f"got {len(weights)} step weights for {n} steps: pass one weight per step")
         return weights

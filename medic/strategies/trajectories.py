@@ -1,4 +1,4 @@
-"""Several trajectories from the same weights, averaged: MVDG."""
+"""MVDG: the average of several trajectories that start from the same weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,17 +15,18 @@ from medic.utils.parts import hyperparameter
 
 @dataclass
 class Trajectories(StatefulInnerLoop):
-    """MVDG (Zhang et al. 2022): trajectories of steps, each from θ with a fresh Adam; moves towards their mean end.
+    """MVDG (Zhang et al. 2022): several trajectories from θ, and a move towards the mean of their endpoints.
 
-    The steps of an iteration are dealt to `count` trajectories, in order. `p.grad` is θ minus the mean of their ends φ,
-    so that an outer SGD of rate ε makes θ + ε (mean φ - θ). `lr` is Adam's.
+    The steps of an iteration are divided, in order, among `count` trajectories. Each trajectory uses a fresh Adam with
+    learning rate `lr`. `p.grad` is θ minus the mean of the endpoints φ, so outer SGD with learning rate ε moves to
+    θ + ε (mean φ - θ).
     """
 
     count: int = hyperparameter(3, least=1)
     decay: float = hyperparameter(5e-4)
-    """Adam's weight decay."""
+    """Weight decay of Adam."""
     persist_inner_state: int = hyperparameter(0, most=1)
-    """1 for one Adam whose state all trajectories and iterations share, 0 for fresh ones."""
+    """1: all trajectories and iterations share one Adam state. 0: each trajectory starts with a fresh Adam."""
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
         """Fill `p.grad` with θ - mean_t φ_t."""
@@ -44,13 +45,13 @@ class Trajectories(StatefulInnerLoop):
         return summarise(steps, risks)
 
     def check_steps(self, count: int) -> None:
-        """Refuse steps that cannot be dealt evenly to the trajectories."""
+        """Raise an error if the steps cannot be divided evenly among the trajectories."""
         if count % self.count:
             raise MedicError(
-                f"{count} steps cannot be dealt evenly to {self.count} trajectories: "
-                "use a --repeat that is a multiple of --hparams count"
+                f"cannot divide {count} steps evenly among {self.count} trajectories: "
+                "set --repeat to a multiple of --hparams count"
             )
 
     def interpolation_factor(self, rate: float, tasks: int) -> float:
-        """Return the outer rate itself, because `p.grad` is a displacement."""
+        """Return the outer learning rate, at most 1, because `p.grad` is a displacement."""
         return min(1.0, rate)

@@ -1,4 +1,4 @@
-"""Meta-train, then meta-test: MLDG and MEDIC."""
+"""MLDG and MEDIC: a meta-training step followed by a meta-test step."""
 
 import itertools
 from collections.abc import Sequence
@@ -28,12 +28,12 @@ from medic.utils.parts import hyperparameter
 
 @dataclass
 class TwoStep(InnerLoop):
-    """Descends A(θ) + β B(θ - α A'(θ)): B is evaluated where a step on A leads.
+    """A meta-training step on risk A and a meta-test step on risk B, to minimise A(θ) + β B(θ - α A'(θ)).
 
-    With more than two steps, the last `meta_test` are meta-test and each of the others is paired with one of them in
-    turn, as DomainBed's MLDG does. The two may differ in size: every risk is a mean over all samples of its task.
-    `inner="adam"` takes the virtual step with a fresh Adam, a step of size `lr` in every coordinate. To first order the
-    step itself is not differentiated.
+    With more than two steps, the last `meta_test` steps are meta-test steps. Each of the other steps is paired with one
+    of them in turn, as in DomainBed's MLDG. The two steps of a pair may differ in size, because each risk is a mean
+    over the samples of its task. `inner="adam"` takes the inner step with a fresh Adam, which moves every coordinate
+    by `lr`. Without `second_order`, gradients do not flow through the inner step.
     """
 
     beta: float = hyperparameter(1.0)
@@ -41,16 +41,16 @@ class TwoStep(InnerLoop):
     inner: InnerOptimizer = "sgd"
     meta_test: int = hyperparameter(1, least=1)
     decay: float | None = hyperparameter(None)
-    """The weight decay of an inner Adam."""
+    """Weight decay of the inner Adam."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_inner(self.inner, self.decay)
         if self.second_order and self.inner != "sgd":
-            raise MedicError("second order requires plain inner SGD: use inner='sgd'")
+            raise MedicError("second_order=True requires inner='sgd'")
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
-        """Fill `p.grad` with the sum over pairs, divided by the number t of tasks."""
+        """Fill `p.grad` with the sum over all pairs, divided by the number of tasks t."""
         measured = measured_call(model, steps, objective)
         self.check_steps(len(steps))
         train, test = steps[: -self.meta_test], steps[-self.meta_test :]
@@ -65,11 +65,11 @@ class TwoStep(InnerLoop):
         return summarise(seen, risks)
 
     def check_steps(self, count: int) -> None:
-        """Refuse steps that leave none for meta-training."""
+        """Raise an error if no step is left for meta-training."""
         if count <= self.meta_test:
-            leave = "1 step leaves" if count == 1 else f"{count} steps leave"
             raise MedicError(
-                f"{leave} none for meta-training beside {self.meta_test} for meta-testing: use "
+                f"expected more than {self.meta_test} steps ({self.meta_test} for meta-testing, the others for "
+                f"meta-training), got {count}: use "
                 + ("--hparams meta_test=1, " if self.meta_test > 1 and count > 1 else "")
                 + "more domains, more splits, --repeat, or another method"
             )

@@ -1,4 +1,4 @@
-"""Executing the missing runs of a sweep, or printing the plan and its estimated time."""
+"""Execute the missing runs of a sweep, or print the plan and its estimated time."""
 
 import dataclasses
 import sys
@@ -21,14 +21,14 @@ from medic.sweeps.sweep import Job
 def launch(
     jobs: Sequence[Job], executor: Executor, retries: int | None = None, dry_run: bool = False, quiet: bool = False
 ) -> Schedule:
-    """Execute the missing runs, or with `dry_run` print the plan.
+    """Execute the missing runs or, with `dry_run`, print the plan.
 
-    A failed run is tried again `retries` times, by default once.
+    A failed run is retried up to `retries` times (default: once).
     """
     if retries is not None and not executor.waits:
         raise MedicError("--retries requires an executor that waits for runs: rerun the same command to retry")
     if not jobs:
-        raise MedicError("the sweep has no runs: give every setting of the span at least one value")
+        raise MedicError("the sweep has no runs: every setting in the span requires at least one value")
     schedule = Schedule(jobs, 1 if retries is None else retries)
     executor = dataclasses.replace(executor, output=schedule.output, device=needed_device(jobs))
     if dry_run:
@@ -39,12 +39,12 @@ def launch(
 
 
 def needed_device(jobs: Sequence[Job]) -> str:
-    """Return `cpu` if every run was asked to use the CPU, otherwise `auto`."""
+    """Return `cpu` if every run is set to use the CPU, otherwise `auto`."""
     return "cpu" if all(job.config.execution.device == "cpu" for job in jobs) else "auto"
 
 
 def plan(schedule: Schedule, slots: int) -> str:
-    """Return the state of every run, a line each, and the estimated time with `slots` runs at a time."""
+    """Return one line per run with its state, and the estimated time for `slots` runs at a time."""
     waiting = schedule.waiting
     running = [job.name for job in waiting if job.directory.busy]
     states = {
@@ -65,18 +65,18 @@ def plan(schedule: Schedule, slots: int) -> str:
 
 
 def _time(estimated: tuple[float, bool] | None, slots: int) -> str:
-    unknown = "unknown, because no run of these backbones, datasets and image sizes is finished"
+    unknown = "unknown, because no run with these backbones, datasets and image sizes has finished"
     seconds = unknown if estimated is None else duration(estimated[0] / slots)
-    others = "" if estimated is None or estimated[1] else ", from runs of other methods"
+    others = "" if estimated is None or estimated[1] else ", based on runs of other methods"
     return f"estimated time, {f'{slots} runs at a time' if slots > 1 else 'one run at a time'}: {seconds}{others}"
 
 
 def estimate(jobs: Iterable[Job], results: Iterable[Run]) -> tuple[float, bool] | None:
-    """Estimate the seconds of runs one after the other, and whether every run has finished runs of its kind.
+    """Estimate the total seconds for runs executed one by one, and whether each method has finished runs to compare.
 
-    A run of `n` iterations costs a fixed time plus `n` times that of an iteration: both are means over the finished
-    runs of the same backbone, dataset and image size, and of the same method if there are any. None if a run has no
-    such finished runs: another backbone can take a hundred times as long.
+    A run takes a fixed time plus a time per iteration. Both are averages over finished runs with the same backbone,
+    dataset and image size and, if possible, the same method. Returns None if a run has no comparable finished runs:
+    another backbone can take a hundred times as long.
     """
     costs: dict[Any, list[tuple[float, float]]] = defaultdict(list)
     for result in results:
@@ -97,7 +97,7 @@ def estimate(jobs: Iterable[Job], results: Iterable[Run]) -> tuple[float, bool] 
 
 
 def _cost(result: Run) -> tuple[float, float]:
-    """Return the seconds of a run besides its iterations, and those of an iteration."""
+    """Return a run's fixed time and its time per iteration, in seconds."""
     steps = [0, *(record["step"] for record in result.records)]
     training = sum(
         (step - before) * record["step_time"]
@@ -107,12 +107,12 @@ def _cost(result: Run) -> tuple[float, float]:
 
 
 def _work(config: Config) -> tuple[Any, ...]:
-    """Return what the time of an iteration depends on besides the method."""
+    """Return the settings, besides the method, that determine the time per iteration."""
     return config.model.backbone, config.data.dataset, config.data.image_size
 
 
 def report(schedule: Schedule) -> int:
-    """Print failed and damaged runs, a line each; return the exit code."""
+    """Print one line per failed or damaged run, and return the exit code."""
     for name, reason in schedule.failed.items():
         path = schedule.by_name[name].directory.path
         print(f"medic: failed: {schedule.titles[name]}: {reason} ({path})", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Progress of a sweep: a live table on a terminal, a log line now and then elsewhere."""
+"""Sweep progress: a live table in a terminal, otherwise an occasional log line."""
 
 import logging
 import time
@@ -13,13 +13,13 @@ from rich.text import Text
 from medic.utils.logs import console
 
 MAX_LISTED = 8
-"""Number of runs that are listed of each kind."""
+"""Maximum number of runs listed per state."""
 
 logger = logging.getLogger(__name__)
 
 
 class SweepState(Protocol):
-    """The state of a sweep: runs in progress since a time, and failures with their reasons, by name."""
+    """State of a sweep: runs in progress with their start times, and failures with their reasons, by run name."""
 
     running: dict[str, float]
     failed: dict[str, str]
@@ -35,16 +35,16 @@ class SweepState(Protocol):
 
 
 class Overview:
-    """Shows the state of a sweep; `live` is the context of the live table."""
+    """Display of a sweep's state; `live` is the context manager of the live table."""
 
     def __init__(self, quiet: bool = False, every: float = 5.0) -> None:
-        """Log at most one line in `every` seconds."""
+        """Log at most one line every `every` seconds."""
         terminal = console().is_terminal and not quiet
         self.live = Live(console=console(), refresh_per_second=4) if terminal else nullcontext()
         self._every, self._last, self._line = every, 0.0, ""
 
     def show(self, schedule: SweepState, slots: int) -> None:
-        """Show the state of a sweep of `slots` runs at a time."""
+        """Show the state of a sweep that executes `slots` runs at a time."""
         line, now = schedule.summary(slots), time.monotonic()
         if isinstance(self.live, Live):
             self.live.update(Group(Text(line), _table(schedule, now)))

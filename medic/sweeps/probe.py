@@ -1,4 +1,4 @@
-"""A probe: the heads of all methods on the features of a frozen backbone, by all scores."""
+"""Probes, which train every method's head on frozen backbone features and compare all scores."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean
@@ -11,24 +11,24 @@ from medic.runs.run import Run
 from medic.sweeps.sweep import Job, Planner, Sweep
 
 OSCR = "oscr/"
-"""The prefix of the metrics that a probe compares scores by."""
+"""Prefix of the metric keys used to compare scores."""
 
 
 def plan_probe(
     settings: Mapping[str, Any], methods: Sequence[str], seeds: Sequence[Any]
 ) -> tuple[list[Job], dict[str, str]]:
-    """Return the runs of a probe, and the methods that it leaves out with the reason of each.
+    """Return the runs of a probe, and the methods it skips with the reason for each.
 
-    Methods that the user chose are never left out. By default, the methods are all that can train a head alone on these
-    data.
+    By default, a probe trains every method that can train a head on this data and skips the others. Methods chosen by
+    the user are never skipped.
     """
-    from medic.methods import METHODS  # now, because it imports torch
+    from medic.methods import METHODS  # here, because it imports torch
 
     if settings.get("tune", "head") != "head":
-        raise MedicError(f"a probe trains the head alone: leave out --tune {settings['tune']}")
+        raise MedicError(f"a probe trains only the head: omit --tune {settings['tune']}")
     for name in ("method", "seed"):
         if name in settings:
-            raise MedicError(f"a probe trains several {name}s: give them with --{name}s")
+            raise MedicError(f"a probe trains several {name}s: use --{name}s")
     shared = {"target": EACH, **settings, "tune": "head", "all_scores": True}
     target = shared.pop("target")
     planner, jobs, left_out = Planner(), list[Job](), dict[str, str]()
@@ -37,14 +37,14 @@ def plan_probe(
         try:
             jobs += sweep.jobs(planner)
         except MedicError as error:
-            if methods or not jobs:  # the first one, ERM, works with everything
+            if methods or not jobs:  # the first method, ERM, works with all data
                 raise
             left_out[method] = str(error)
     return jobs, left_out
 
 
 def compare_scores(runs: Runs) -> list[dict[str, Any]]:
-    """Return a row per method: the mean OSCR over targets by score, each over seeds, in percent."""
+    """Return one row per method, with OSCR in percent by score, averaged over seeds and then over targets."""
     methods: dict[str, dict[tuple[str, ...], list[Run]]] = {}
     for run in runs:
         methods.setdefault(run.method, {}).setdefault(run.targets, []).append(run)
@@ -58,7 +58,7 @@ def compare_scores(runs: Runs) -> list[dict[str, Any]]:
 
 
 def _mean_scores(runs: Sequence[Run]) -> dict[str, float]:
-    """Return the mean OSCR of runs by score."""
+    """Return the runs' mean OSCR by score."""
     metrics = [run.metrics for run in runs]
     keys = [key for key in metrics[0] if key.startswith(OSCR) and all(key in one for one in metrics)]
     return {key: fmean(one[key] for one in metrics) for key in keys}

@@ -1,4 +1,4 @@
-"""Rehearsals: runs that test settings on a domain and on classes that they have not seen, with source data alone."""
+"""Rehearsals: runs that test settings on an unseen domain and unseen classes, using source data only."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,27 +9,29 @@ from medic.runs.data import peek_images
 from medic.runs.unfinished import divide
 
 FOLDER = "rehearsals"
-"""The folder for rehearsals inside the output directory, where tables do not look for runs."""
+"""Folder for rehearsals inside the output directory. Tables do not search it for runs."""
 
 
 def rehearsals(plan: Plan) -> Iterator[dict[str, Any]]:
-    """Yield the settings of one run per source domain, which trains on the other sources and is tested on it.
+    """Yield the settings of one run per source domain, which is tested on that domain and trained on the others.
 
-    If the run has unknown classes, each rehearsal leaves out some known classes in turn, which act as its unknown ones.
-    Images of the run's own unknown classes and of its target have no part in a rehearsal.
+    If the run has unknown classes, each rehearsal leaves out some of the known classes to act as unknown classes.
+    Rehearsals never use images of the run's own unknown classes or of its target.
     """
     data = plan.config.data
     sources, known = data.sources, data.known
     if len(sources) < 2:
-        raise MedicError("leave-one-out needs two source domains: add some to --sources, or use --selection validation")
+        raise MedicError(
+            "leave-one-out requires at least two source domains: add some to --sources, or use --selection validation"
+        )
     if data.partial:
         raise MedicError("leave-one-out does not support partial classes: use --selection validation")
     if data.unknown and len(known) < 3:
         raise MedicError(
-            f"leave-one-out needs three known classes, some of which act as unknown, but there are {len(known)}: "
+            f"leave-one-out requires at least three known classes, because some act as unknown, got {len(known)}: "
             "add some to --known, or use --selection validation"
         )
-    folds = min(max(len(sources), 3), len(known))  # so that at least two classes stay known
+    folds = min(max(len(sources), 3), len(known))  # at least two classes must stay known
     for number, source in enumerate(sources):
         left_out = known[number % folds :: folds] if data.unknown else []
         yield {
@@ -43,7 +45,7 @@ def rehearsals(plan: Plan) -> Iterator[dict[str, Any]]:
 
 
 def check_rehearsals(plan: Plan, metric: str) -> None:
-    """Raise an error if a rehearsal cannot be trained, or if its domain has no unknown images for the metric."""
+    """Raise an error if a rehearsal cannot be trained, or if its target lacks the unknown images for the metric."""
     opened = open_once()
     for settings in rehearsals(plan):
         rehearsal = resolve(settings, opened)
@@ -51,6 +53,6 @@ def check_rehearsals(plan: Plan, metric: str) -> None:
         if metric != "acc" and not bool((problem.target.label < 0).any()):
             (source,), left_out = settings["target"], ", ".join(settings["unknown"])
             raise MedicError(
-                f"leave-one-out leaves out {left_out}, but source domain {source!r} has no image of them: "
+                f"leave-one-out leaves out {left_out}, but source domain {source!r} contains no images of them: "
                 "use --metric acc or --selection validation"
             )

@@ -1,4 +1,4 @@
-"""The loop of a sweep: missing runs are started, and failed runs are retried."""
+"""The main loop of a sweep, which starts missing runs and retries failed runs."""
 
 import json
 import logging
@@ -21,17 +21,17 @@ from medic.utils.files import make_folder, read_object, write_text, writing
 logger = logging.getLogger(__name__)
 
 POLL = 5.0
-"""Seconds until a run is tried again that another process was executing."""
+"""Seconds to wait before retrying a run that another process was executing."""
 WAIT = 0.5
-"""Seconds after which a waiting sweep checks whether it was asked to stop."""
+"""Seconds between checks for stop requests while the sweep waits."""
 
 
 class Schedule:
-    """The runs of a sweep, each once, and the state of each.
+    """The distinct runs of a sweep and their states.
 
-    A run that fails is retried `retries` times. A run whose process or machine was lost is restarted as often as the
-    executor allows, and that does not count as a failure. A run for which memory does not suffice beside others is
-    tried again with fewer at a time.
+    A failed run is retried up to `retries` times. A run whose process or machine died is restarted as often as the
+    executor allows, which does not count as a failure. A run that runs out of memory next to other runs is retried with
+    fewer runs at a time.
     """
 
     def __init__(self, jobs: Sequence[Job], retries: int = 1) -> None:
@@ -39,26 +39,26 @@ class Schedule:
         self.jobs = list(self.by_name.values())
         self.titles = titles(self.jobs)
         self.finished: list[str] = []
-        """Runs that were finished before."""
+        """Runs that had already finished."""
         self.damaged: dict[str, str] = {}
-        """Why each finished run cannot be read."""
+        """Finished runs that cannot be read, with the reason."""
         self.running: dict[str, float] = {}
-        """Monotonic time at which each run in progress started."""
+        """Runs in progress, with their start time (monotonic clock)."""
         self.done: dict[str, float] = {}
-        """Seconds that each run took which this sweep has executed."""
+        """Runs completed by this sweep, with their duration in seconds."""
         self.retried: dict[str, str] = {}
-        """Reason of the last failure of each run that is tried again."""
+        """Runs to be retried, with the reason for the last failure."""
         self.failed: dict[str, str] = {}
         self.queued: dict[str, str] = {}
-        """Job of the cluster that has taken over each run."""
+        """Runs handed to a cluster, with the cluster job."""
         self._retries = retries
         self._most = len(self.jobs)
-        """Number of runs at a time, lowered when memory does not suffice."""
+        """Maximum number of runs at a time, lowered when memory runs out."""
         self._beside: dict[str, int] = {}
-        """The most runs that were in progress at a time while each run was, itself included."""
+        """For each run in progress, the largest number of simultaneous runs so far, including itself."""
         self._attempts: dict[str, Counter[Kind]] = defaultdict(Counter)
         self._due: dict[str, float] = {}
-        """Monotonic time from which each waiting run can start."""
+        """Waiting runs, with the earliest time they may start (monotonic clock)."""
         for job in self.jobs:
             self._sort(job)
 
@@ -69,12 +69,12 @@ class Schedule:
 
     @property
     def waiting(self) -> list[Job]:
-        """Runs that nobody has started."""
+        """Runs that are waiting to start."""
         return [self.by_name[name] for name in self._due]
 
     @property
     def output(self) -> Path:
-        """Directory that contains the directories of the runs."""
+        """The output directory, which contains the run directories."""
         return self.jobs[0].directory.path.parent
 
     def finished_runs(self) -> tuple[Run, ...]:
@@ -82,7 +82,7 @@ class Schedule:
         return sort_runs(self.by_name[name].directory.path for name in (*self.finished, *self.done)).finished
 
     def summary(self, slots: int) -> str:
-        """Return the state of the sweep in one line, with an estimate of the time left for `slots` runs at a time."""
+        """Return the sweep's state in one line, with the estimated time left for `slots` runs at a time."""
         waiting, running, done = len(self._due), len(self.running), len(self.finished) + len(self.done)
         line = f"{done} of {len(self.jobs)} done, {running} running, {waiting} to do, {len(self.failed)} failed"
         line += f", {len(self.retried)} retried" if self.retried else ""
@@ -92,8 +92,8 @@ class Schedule:
         return f"{line}; {duration(mean * (waiting + 0.5 * running) / slots)} left"
 
     def run(self, executor: Executor, overview: Overview) -> None:
-        """Execute the missing runs. Ctrl-C and SIGTERM raise `Stopped` after runs in progress have saved."""
-        awaited = "stopping when the runs in progress have saved a checkpoint"
+        """Execute the missing runs. Ctrl-C and SIGTERM raise `Stopped` after runs in progress save a checkpoint."""
+        awaited = "stopping once every run in progress has saved a checkpoint"
         with overview.live, executor, Interrupts(awaited) as interrupts:
             make_folder("output", executor.output)
             while not self.ended:
@@ -110,7 +110,7 @@ class Schedule:
                 overview.show(self, executor.slots)
 
     def _sort(self, job: Job) -> None:
-        """Put a run into the state that its directory shows."""
+        """Set a run's state from its directory."""
         if not job.directory.done:
             self._due[job.name] = 0.0
             return
@@ -128,7 +128,7 @@ class Schedule:
             if self._due[job.name] > now:
                 continue
             del self._due[job.name]
-            if job.directory.done:  # another sweep has executed it
+            if job.directory.done:  # another sweep has executed the run
                 self._sort(job)
             else:
                 self.running[job.name] = now
@@ -138,7 +138,7 @@ class Schedule:
                 executor.submit(job)
 
     def _record(self, outcome: Outcome, losses: int) -> None:
-        """Put a run into the state that its outcome shows."""
+        """Set a run's state from its outcome."""
         name = outcome.name
         del self.running[name]
         together = self._beside.pop(name)
@@ -149,25 +149,25 @@ class Schedule:
             self.queued[name] = outcome.reason
         elif outcome.kind == "busy":
             self._due[name] = time.monotonic() + POLL
-        elif outcome.kind == "memory" and together > 1:  # it may fit beside fewer runs
-            # As many as are left may fit. If all fail, half of them are tried, and half of that.
+        elif outcome.kind == "memory" and together > 1:  # the run may fit next to fewer runs
+            # The runs still in progress fit. If all of them failed, try half as many.
             if (fewer := max(len(self.running), together // 2)) < self._most:
                 self._most = fewer
                 logger.warning(
-                    "%s: %s; trying again with %s at a time",
+                    "%s: %s; retrying with %s at a time",
                     self.titles[name],
                     outcome.reason,
                     counted(self._most, "run"),
                 )
             self.retried[name] = outcome.reason
             self._due[name] = 0.0
-        elif outcome.kind == "full":  # no other run could write either
+        elif outcome.kind == "full":  # no other run could write its files, either
             raise DiskFullError(outcome.reason)
         else:
             self._fail(outcome, losses if outcome.kind == "lost" else self._retries)
 
     def _fail(self, outcome: Outcome, allowed: int) -> None:
-        """Keep the error beside the run, and try again after up to `allowed` attempts that ended like this one."""
+        """Save the error in the run directory, and retry after up to `allowed` outcomes of the same kind."""
         path, attempts = self.by_name[outcome.name].directory.path, self._attempts[outcome.name]
         attempts[outcome.kind] += 1
         entry = {"reason": outcome.reason, "trace": outcome.trace, "attempts": attempts.total(), "when": time.time()}

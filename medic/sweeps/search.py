@@ -1,4 +1,4 @@
-"""Hyperparameter search with Optuna. Source data alone decides; the target is never seen."""
+"""Hyperparameter search with Optuna. It uses source data only and never sees the target."""
 
 import json
 import logging
@@ -30,37 +30,37 @@ from medic.utils.parts import Choice, Law, Range
 logger = logging.getLogger(__name__)
 
 SELECTIONS = ("validation", "leave-one-out")
-"""Judges of a trial: accuracy on source validation, or a metric of its rehearsals (`medic.sweeps.rehearsal`)."""
+"""Ways to judge a trial: source-validation accuracy, or a metric of its rehearsals (`medic.sweeps.rehearsal`)."""
 METRICS = ("acc", "hscore", "oscr", "auroc")
-"""Metrics of rehearsals; all but the first need unknown classes."""
+"""Metrics for rehearsals. All except the first require unknown classes."""
 
 
 class _Failed(Exception):
-    """A trial ended without a result, for a reason that is not its hyperparameters."""
+    """Raised if a trial ends without a result for a reason unrelated to its hyperparameters."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """A search for the hyperparameters of one run. Processes with the same `name` and `storage` share a study."""
+    """A hyperparameter search for one run. Processes with the same `name` and `storage` share a study."""
 
     settings: Mapping[str, Any]
-    """The settings of every run; the others are searched or derived."""
+    """Settings shared by all runs; the other settings are searched or derived."""
     name: str
     storage: str
     trials: int
     sampler: str = "tpe"
     prune: bool = True
     selection: str = "validation"
-    """The judge of a trial, one of `SELECTIONS`."""
+    """How trials are judged, one of `SELECTIONS`."""
     metric: str | None = None
-    """The metric of the rehearsals of `leave-one-out` (default: OSCR, or accuracy if every class is known)."""
+    """Metric for `leave-one-out` rehearsals (default: OSCR, or accuracy if every class is known)."""
 
     def run(self) -> Any:
-        """Execute `trials` further trials, and return Optuna's study, which holds the trials of all processes."""
+        """Run `trials` more trials and return Optuna's study, which contains the trials of all processes."""
         optuna = import_optuna()
         if self.settings.get("name") is not None:
             raise MedicError(
-                f"name {self.settings['name']!r}: the runs of a search are named by their hashes; leave out --name"
+                f"name {self.settings['name']!r}: the runs of a search are named after their hashes; omit --name"
             )
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # failed trials are logged below
         if self.metric_name is not None:
@@ -76,11 +76,11 @@ class Study:
         return study
 
     def open(self) -> Any:
-        """Create or load the study; a study of runs with other settings is refused."""
+        """Create or load the study. Raises an error if its runs have different settings."""
         optuna = import_optuna()
         check_choice("sampler", self.sampler, ["tpe", "random"])
         if "://" not in self.storage:
-            raise MedicError("--storage is not an address: give sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME")
+            raise MedicError("--storage must be a URL: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME")
         unset = {name: entry.default for name, entry in SETTINGS.items()}
         settings = {name: v for name, v in identity({**unset, **self.settings}).items() if name != "seed"}
         defaults = {"batch_norm": self.plan.config.model.batch_norm, "inner_lr": self.plan.config.objective.inner_lr}
@@ -101,23 +101,23 @@ class Study:
             raise self._unusable(error) from None
         if theirs is not None and "judge" not in theirs:
             raise MedicError(
-                f"study {self.name!r} is from an earlier version, which had other defaults: give this search another "
-                "name with --study"
+                f"study {self.name!r} was created by an earlier version with different defaults: use another name "
+                "with --study"
             )
         stored = theirs or {}
         if other := [name for name in ours.keys() & stored.keys() if stored[name] != ours[name]]:
             runs = ", ".join(f"{name} {stored[name]}" for name in other)
-            raise MedicError(f"study {self.name!r} has runs with {runs}: give this search another name with --study")
+            raise MedicError(f"study {self.name!r} contains runs with {runs}: use another name with --study")
         return study
 
     def draw_with(self, study: Any, trial: int) -> None:
-        """Seed the sampler by the trial: processes that share a study draw different values, and a repeat the same."""
+        """Seed the sampler with the trial number: processes draw different values, and results are repeatable."""
         samplers = import_optuna().samplers
         sampler = {"tpe": samplers.TPESampler, "random": samplers.RandomSampler}[self.sampler]
         study.sampler = sampler(seed=seed_hash(self.settings.get("seed", 0), self.name, trial))
 
     def _train(self, study: Any, trial: Any, space: Mapping[str, Law]) -> float:
-        """Train the runs of a trial, and return the value that judges its hyperparameters."""
+        """Train the runs of a trial and return the value to maximise."""
         optuna = import_optuna()
         self.draw_with(study, trial.number)
         drawn = {name: suggest(trial, name, law) for name, law in space.items()}
@@ -130,55 +130,55 @@ class Study:
                 if self.selection == "leave-one-out"
                 else self._validate(trial, settings)
             )
-        except (OutOfMemoryError, DiskFullError):  # no other trial could be trained either
+        except (OutOfMemoryError, DiskFullError):  # every other trial would fail, too
             raise
-        except TrainingError as error:  # the loss diverged: bad hyperparameters, not the end of the search
+        except TrainingError as error:  # the loss diverged: the hyperparameters are bad, but the search continues
             logger.info("trial %d: %s", trial.number, first_line(error))
             raise optuna.TrialPruned from error
         except KeyboardInterrupt:
-            study.enqueue_trial(trial.params)  # they resume the run from its checkpoint
+            study.enqueue_trial(trial.params)  # the same parameters resume the run from its checkpoint
             logger.info("trial %d: stopped; the next trial of this study resumes it", trial.number)
             raise
-        except MedicError as error:  # for example: another process executes the same run
+        except MedicError as error:  # for example, another process executes the same run
             logger.info("trial %d: %s", trial.number, first_line(error))
             raise _Failed from error
         trial.set_user_attr("settings", {**shared, "hparams": hparams or None})
         chosen = ", ".join(f"{name} {number:.3g}" for name, number in trial.params.items())
-        failure = "" if has_learned(trial) else ": it learned nothing"
+        failure = "" if has_learned(trial) else " (learned nothing)"
         logger.info("trial %d: %s %.2f with %s%s", trial.number, self.judge, 100 * value, chosen, failure)
         return value
 
     @cached_property
     def plan(self) -> Plan:
-        """The run that is searched for, with default hyperparameters."""
+        """The plan of the run with default hyperparameters."""
         return resolve(self.settings)
 
     @cached_property
     def metric_name(self) -> str | None:
-        """The metric of the rehearsals; None if source validation decides."""
+        """The metric for rehearsals, or None if source validation judges trials."""
         check_choice("selection", self.selection, SELECTIONS)
         if self.selection == "validation":
             if self.metric is not None:
-                raise MedicError("--metric has no effect on --selection validation: use --selection leave-one-out")
+                raise MedicError("--metric requires --selection leave-one-out")
             return None
         unknown = self.plan.config.data.unknown
         metric = check_choice("metric", self.metric or ("oscr" if unknown else "acc"), METRICS)
         if metric != "acc" and not unknown:
-            raise MedicError(f"metric {metric!r} needs unknown classes, but every class is known: use --metric acc")
+            raise MedicError(f"metric {metric!r} requires unknown classes, but every class is known: use --metric acc")
         return metric
 
     @property
     def judge(self) -> str:
-        """The name of the value that decides."""
+        """The name of the value that judges trials."""
         return "validation acc" if self.metric_name is None else f"leave-one-out {self.metric_name}"
 
     def _validate(self, trial: Any, settings: Mapping[str, Any]) -> float:
-        """Train the run of a trial, and return its accuracy on source validation."""
+        """Train a trial's run and return its accuracy on source validation."""
         best = float("-inf")
 
         def watch(record: Record) -> None:
             nonlocal best
-            if record.get("averaged"):  # at the iteration of the last evaluation, when nothing is left to prune
+            if record.get("averaged"):  # at the last iteration, where pruning saves nothing
                 return
             best = max(best, float(record["validation"]["acc"]))
             self._report(trial, best, record["iteration"])
@@ -189,7 +189,7 @@ class Study:
         return float(run.record["validation"]["acc"])
 
     def _rehearse(self, trial: Any, settings: Mapping[str, Any]) -> float:
-        """Train the rehearsals of a trial, and return the mean of their metric."""
+        """Train a trial's rehearsals and return their mean metric."""
         runs, mean = list[Run](), float("-inf")
         for number, rehearsal in enumerate(rehearsals(resolve(settings))):
             runs.append(train(rehearsal, quiet=True))
@@ -199,48 +199,48 @@ class Study:
         return mean
 
     def _report(self, trial: Any, value: float, step: int) -> None:
-        """Report an intermediate value of a trial, which may be pruned for it."""
+        """Report an intermediate value to Optuna, which may prune the trial."""
         trial.report(value, step)
         if self.prune and trial.should_prune():
             raise import_optuna().TrialPruned
 
     def train_best(self, best: Any) -> Run:
-        """Return the run of the best trial; after rehearsals it is trained now."""
+        """Return the best trial's run. If trials were judged by rehearsals, train it first."""
         if "run" in best.user_attrs:
             return Run(best.user_attrs["run"])
         return train({**self.settings, **best.user_attrs["settings"]})
 
     def _unusable(self, error: Exception) -> MedicError:
-        """Return the error of a storage that fails; its reason is left out if it repeats a part of the address."""
+        """Return the error for an unusable storage, without the reason if it might reveal part of the address."""
         address = self.storage.partition("://")[2]
         words, secret = (set(re.findall(r"\w+", text)) for text in (str(error), f"{address} {unquote(address)}"))
         reason = type(error).__name__ if words & secret else first_line(error)
-        return MedicError(f"--storage {without_secrets(self.storage)} cannot be used: {reason}")
+        return MedicError(f"cannot use --storage {without_secrets(self.storage)}: {reason}")
 
 
 def finished_trials(study: Any) -> list[Any]:
-    """Return the trials that were trained to the end, or raise if there are none."""
+    """Return the completed trials; raise an error if none completed."""
     finished = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
     if not finished:
-        raise MedicError("no trial was trained to the end: all of them diverged, failed or were pruned")
+        raise MedicError("no trial finished: all of them diverged, failed or were pruned")
     return finished
 
 
 def has_learned(trial: Any) -> bool:
-    """Return whether the run of a trial learned anything; version 0.3 did not record it."""
+    """Return whether a trial's run learned anything; trials of version 0.3 do not record it and count as learned."""
     return bool(trial.user_attrs.get("learned", True))
 
 
 def best_trial(trials: Sequence[Any]) -> Any:
-    """Return the best of the trials that learned, the first on ties; if none learned, the best of all."""
+    """Return the best trial that learned (the first on ties) or, if none learned, the best trial."""
     return max([trial for trial in trials if has_learned(trial)] or trials, key=lambda trial: trial.value)
 
 
 def search_space(settings: Mapping[str, Any]) -> dict[str, Law]:
-    """Return the ranges of the hyperparameters that are not given, as DomainBed has them.
+    """Return the ranges of all hyperparameters that the user did not set, as in DomainBed.
 
-    They are the learning rate, the weight decay and the method's own. For SGD the range of the learning rate has the
-    width of Adam's around the rate of the run.
+    These are the learning rate, the weight decay and the method's own hyperparameters. For SGD, the learning-rate range
+    is as wide as Adam's and centred on the run's learning rate.
     """
     plan = resolve(settings)
     shared = SHARED["small" if plan.config.data.image_size <= SMALL else "large"]
@@ -256,12 +256,12 @@ def search_space(settings: Mapping[str, Any]) -> dict[str, Law]:
     hparams = parse_hparams(settings.get("hparams"))
     space |= {name: own[name] for name in own if name not in hparams and settings.get(name) is None}
     if not space:
-        raise MedicError(f"nothing to search for: all hyperparameters of method {plan.method.name!r} are given")
+        raise MedicError(f"nothing to search: every hyperparameter of method {plan.method.name!r} is already set")
     return space
 
 
 def suggest(trial: Any, name: str, law: Law) -> float | int:
-    """Draw a value from a range with Optuna."""
+    """Let Optuna draw a value from a range."""
     if isinstance(law, Choice):
         return float(trial.suggest_categorical(name, list(law.values)))
     log = law.base is not None
@@ -281,7 +281,7 @@ def import_optuna() -> Any:
 
 
 def default_storage(output: str) -> str:
-    """Return the address of a database file beside the runs."""
+    """Return the URL of a database file in the output directory."""
     folder = Path(output)
     make_folder("output", folder)
     return f"sqlite:///{folder.absolute() / 'study.db'}"

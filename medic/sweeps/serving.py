@@ -1,4 +1,4 @@
-"""The service as a Ray Serve deployment, on the machines of a cluster."""
+"""The prediction service as a Ray Serve deployment on a cluster."""
 
 import os
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ def serve_on_ray(
     replicas: int,
     cluster: str | None,
 ) -> None:
-    """Serve the model in a folder by `replicas` processes of a cluster, until SIGTERM or SIGINT."""
-    # Ray counts a core for each replica, its controller and its proxy.
+    """Serve the model in a folder with `replicas` processes on a Ray cluster, until SIGTERM or SIGINT."""
+    # Ray reserves one core each for the replicas, its controller and its proxy.
     connect(cluster, None, max(os.cpu_count() or 1, replicas + 2))
     deployment = make_deployment(path.resolve(), device.type, limits or Limits(), token, hosts, replicas)
     run(deployment, host, port, lambda: print(f"serving {path} at http://{host}:{port}", flush=True))

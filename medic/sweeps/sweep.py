@@ -1,6 +1,6 @@
-"""Sweeps: settings, lists of values to combine, and the runs that they describe.
+"""Sweeps: settings, lists of values to combine, and the resulting runs.
 
-Torch is imported when runs are planned: mistakes in a span do not wait for it.
+Torch is imported only when runs are planned, so that mistakes in a span are reported quickly.
 """
 
 import dataclasses
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from medic.runs.directory import RunDirectory
 
 _FIRST = ("dataset", "root", "target", "sources")
-"""Settings that are combined before others: the meaning of `each` depends on the first two."""
+"""Settings that are combined before the others, because the meaning of `each` depends on the first two."""
 _PATHS = ("output", "root", "weights")
 RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
-"""Several whole numbers, written as 0..2."""
+"""Range of whole numbers, written as 0..2."""
 _DASHED = re.compile(r"(\d{1,18})-(\d{1,18})")
 MOST = 100_000
-"""Number of runs that a sweep may have."""
+"""Maximum number of runs in a sweep."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run of a sweep: the settings of the user, the complete configuration, and the directory."""
+    """A run of a sweep: the user's settings, the complete configuration, and the run directory."""
 
     user_settings: Mapping[str, Any]
     config: "Config"
@@ -41,18 +41,18 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Name of the directory."""
+        """Name of the run directory."""
         return self.directory.path.name
 
     def portable(self) -> dict[str, Any]:
-        """Return the user's settings with absolute paths, which mean the same in every process."""
+        """Return the user's settings with absolute paths, which are valid in every process."""
         paths = {name: Path(self.user_settings[name]) for name in _PATHS if name in self.user_settings}
         absolute = {name: str(path.absolute()) for name, path in paths.items() if name == "output" or path.exists()}
         return {**self.user_settings, **absolute}  # weights may also be a name, such as imagenet-v1
 
 
 class Planner:
-    """Turns given settings into runs. Each dataset is opened and hashed once, each network made and tried once."""
+    """Converter from settings to runs, which opens each dataset and checks each network only once."""
 
     def __init__(self) -> None:
         from medic.config.resolve import open_once
@@ -61,21 +61,21 @@ class Planner:
         self._fingerprints: dict[tuple[Any, ...], str] = {}
         self._networks: set[tuple[Any, ...]] = set()
         self._named: dict[Path, dict[str, Path]] = {}
-        """Finished runs that were trained with `--name`, by output directory and hash."""
+        """Finished runs named with `--name`, by output directory and hash."""
 
     def job(self, settings: Mapping[str, Any]) -> Job:
-        """Return the run that these settings describe; None stands for a setting's default."""
+        """Return the run described by `settings`, in which None means a setting's default."""
         from medic.config.resolve import resolve
         from medic.runs.build import check_network
         from medic.runs.data import fingerprint, peek_images
         from medic.runs.directory import RunDirectory, named_runs, run_hash
 
         if settings.get("extend") is not None:
-            raise MedicError("--extend continues one run: use it with `medic train`")
+            raise MedicError("--extend continues a single run: use it with `medic train`")
         plan = resolve(settings, self._open)
         if plan.config.execution.name is not None:
             raise MedicError(
-                f"name {plan.config.execution.name!r}: runs of a sweep are named by their hash; leave out --name"
+                f"name {plan.config.execution.name!r}: the runs of a sweep are named after their hashes; omit --name"
             )
         model, data, axes = plan.config.model, plan.config.data, tuple(plan.config.tasks.axes or ())
         network = (model.backbone, plan.weights, data.image_size, model.head, model.layer, plan.networks)
@@ -91,16 +91,16 @@ class Planner:
         return Job(plan.user_settings, plan.config, RunDirectory(self._named[output].get(run, output / run)))
 
     def jobs(self, settings: Iterable[Mapping[str, Any]]) -> list[Job]:
-        """Return the runs that several settings describe, each once."""
+        """Return the distinct runs described by several settings."""
         return list({job.name: job for job in map(self.job, settings)}.values())
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Settings of every run, values to combine, and variants to combine them with.
+    """Settings shared by all runs, values to combine, and variants to combine them with.
 
-    The runs are all combinations of one variant and one value of each setting in `span`. A value of None stands for the
-    setting's default. Errors name the `file` that the sweep comes from.
+    The runs are all combinations of one variant and one value for each setting in `span`. None means the setting's
+    default. Errors name `file`, the file that defines the sweep.
     """
 
     settings: Mapping[str, Any]
@@ -110,11 +110,11 @@ class Sweep:
 
     @property
     def output(self) -> Path:
-        """Directory that contains the directories of runs."""
+        """The output directory, which contains the run directories."""
         return Path(self.settings.get("output") or SETTINGS["output"].default)
 
     def changed(self, settings: Mapping[str, Any], span: Mapping[str, Sequence[Any]]) -> "Sweep":
-        """Return the sweep with further settings and spans, which replace those of the same name."""
+        """Return the sweep with additional settings and spans, which override existing ones."""
         spans = {**{name: values for name, values in self.span.items() if name not in settings}, **span}
         return dataclasses.replace(self, settings={**self.settings, **settings}, span=spans)
 
@@ -128,13 +128,13 @@ class Sweep:
                 if name not in variant:
                     each = [(run, expand(name, value, run)) for run in runs for value in values]
                     if (count := sum(len(expanded) for _, expanded in each)) > MOST:
-                        raise MedicError(f"{name}: the sweep has {count:,} runs: give a shorter span, at most {MOST:,}")
+                        raise MedicError(f"{name}: the sweep has {count:,} runs (at most {MOST:,}): use a shorter span")
                     runs = [{**run, name: one} for run, expanded in each for one in expanded]
             combinations += runs
         return [{name: value for name, value in run.items() if value is not None} for run in combinations]
 
     def jobs(self, planner: Planner) -> list[Job]:
-        """Return the runs; settings that describe the same run give one."""
+        """Return the distinct runs."""
         try:
             return planner.jobs({**run, "output": str(self.output)} for run in self.runs())
         except MedicError as error:
@@ -144,48 +144,53 @@ class Sweep:
 
 
 def expand(name: str, value: Any, run: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the values that a value of a span stands for: 0..2 for numbers, `each` for every domain of the dataset."""
+    """Expand a span value: `0..2` to whole numbers, and `each` to all domains of the dataset."""
     if value == EACH and name in ("target", "sources"):
         from medic.config.imports import execute
         from medic.data import benchmark
 
-        execute(run.get("imports") or ())  # it may define the dataset
+        execute(run.get("imports") or ())  # the imports may define the dataset
         bench, root = benchmark(run.get("dataset") or SETTINGS["dataset"].default), run.get("root")
         domains = bench.domains or bench.open(None if root is None else Path(root), 0).domains
         return [[domain] if name == "sources" else domain for domain in domains]
     if isinstance(value, str) and (ends := RANGE.fullmatch(value)):
         first, last = int(ends[1]), int(ends[2])
         if first > last:
-            raise MedicError(f"{name} {value!r} counts from the larger number: write {last}..{first}")
+            raise MedicError(f"{name} {value!r} is a descending range: write {last}..{first}")
         return range(first, last + 1)
     return [value]
 
 
 def parse_span(written: Sequence[str]) -> dict[str, list[Any]]:
-    """Parse `method=erm,medic++` and `seed=0..4`; values that contain commas are separated by `|`: `steps=3,3,3|9`."""
+    """Parse spans such as `method=erm,medic++` and `seed=0..4`.
+
+    Use `|` to separate values that contain commas: `steps=3,3,3|9`.
+    """
     span = {}
     for part in written:
         name, _, values = part.partition("=")
         each = values.split("|" if "|" in values else ",")
         if not all(each):
-            raise MedicError(f"--span {part!r}: give a setting and its values, as in method=erm,medic++ or seed=0..2")
+            raise MedicError(
+                f"--span {part!r}: expected a setting and its values, as in method=erm,medic++ or seed=0..2"
+            )
         name = check_choice("setting of --span", setting_name(name), [name for name in SETTINGS if name != "output"])
         mapping = any(get_origin(kind) is dict for kind in SETTINGS[name].kinds)
         joined = None if mapping else re.search(r",([\w-]+)=", part)
         if joined and setting_name(joined[1]) in SETTINGS:
             apart = f"{part[: joined.start()]} {part[joined.start() + 1 :]}"
-            raise MedicError(f"--span {part!r}: separate settings by a space, as in --span {apart}")
+            raise MedicError(f"--span {part!r}: separate settings with a space, as in --span {apart}")
         try:
             span[name] = [load_yaml(value) for value in each]
         except yaml.YAMLError as error:
-            raise MedicError(f"--span {part!r}: cannot read a value: check its brackets and quotes") from error
+            raise MedicError(f"--span {part!r}: cannot parse a value: check its brackets and quotes") from error
         for value in span[name]:
             _check_value(name, value)
     return span
 
 
 def _check_value(name: str, value: Any) -> None:
-    """Refuse a value of a span that no run could have."""
+    """Raise an error for a span value that is invalid for its setting."""
     if isinstance(value, str) and RANGE.fullmatch(value):
         return
     dashed = _DASHED.fullmatch(str(value)) if {int, float} & set(SETTINGS[name].kinds) else None
@@ -195,7 +200,7 @@ def _check_value(name: str, value: Any) -> None:
 
 
 def titles(jobs: Sequence[Job]) -> dict[str, str]:
-    """Return a title of every run for people: method, domains, seed, and the settings in which runs differ."""
+    """Return a readable title for each run: method, domains, seed, and the settings that differ between runs."""
     others = [name for name in SETTINGS if name not in ("method", "target", "seed", "output")]
     differing = [name for name in others if len({repr(job.user_settings.get(name)) for job in jobs}) > 1]
     return {job.name: _title(job, differing) for job in jobs}

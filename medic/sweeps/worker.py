@@ -1,4 +1,4 @@
-"""Train one run of a sweep, in any process, and return its outcome."""
+"""Train one run of a sweep in the current process and return its outcome."""
 
 import time
 import traceback
@@ -19,12 +19,12 @@ from medic.sweeps.executors import Outcome
 
 
 def execute(name: str, settings: Mapping[str, Any]) -> Outcome:
-    """Train the run `name` and return the outcome. A request to stop raises `Stopped` after a checkpoint."""
+    """Train the run `name` and return the outcome. A stop request saves a checkpoint and raises `Stopped`."""
 
     def run() -> None:
         trained = train(settings, quiet=True).path.name
         if trained != name:
-            raise MedicError(f"the worker trained run {trained} instead of {name}: its medic or its images differ")
+            raise MedicError(f"the worker trained run {trained} instead of {name}: its medic version or images differ")
 
     return attempt(name, run)
 
@@ -42,7 +42,7 @@ def attempt(name: str, action: Callable[[], None]) -> Outcome:
         return Outcome(name, "memory", first_line(error))
     except (MedicError, TrainingError) as error:
         return Outcome(name, "failed", first_line(error))
-    except Exception as error:  # a bug, or a fault of the machine: the other runs continue
+    except Exception as error:  # a bug or a hardware fault: the other runs continue
         trace = without_credentials(traceback.format_exc())
         return Outcome(name, "failed", f"{type(error).__name__}: {first_line(error)}", trace)
     return Outcome(name, "done", seconds=time.perf_counter() - began)

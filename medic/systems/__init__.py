@@ -1,6 +1,6 @@
-"""Whole systems, one file each: a head, an objective, a callback, and the entry in the table of methods.
+"""Complete systems, one file each: head, objective, callback, and the entry in the table of methods.
 
-A file of this folder is found by `SYSTEMS`, which collects the `METHODS` of each.
+`SYSTEMS` collects the `METHODS` of every file in this folder.
 """
 
 import pkgutil

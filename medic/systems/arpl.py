@@ -1,4 +1,4 @@
-"""ARPL (Chen et al. 2021): reciprocal points; and ARPL-CS, with generated confusing samples."""
+"""ARPL (Chen et al. 2021), which learns reciprocal points, and ARPL-CS, which adds generated confusing samples."""
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,19 +22,19 @@ from medic.utils.outputs import Output
 from medic.utils.parts import Part, hyperparameter
 
 LATENT = 100
-"""The length of the noise vector of an image."""
+"""Length of the noise vector from which an image is generated."""
 
 WIDTHS: Mapping[int, tuple[int, ...]] = {32: (512, 256, 128), 64: (512, 256, 128, 64)}
-"""The channels of a generator's maps of side 4, 8, …, by image side in pixels."""
+"""Channels of the generator's maps of side 4, 8, …, by image size in pixels."""
 
 
 class Reciprocal(Head, name="reciprocal"):
-    """A reciprocal point P_k stands for everything that is not class k, and one radius R bounds the known space.
+    """A head with one reciprocal point P_k per class, which represents everything outside class k, and one radius R.
 
-    Logits are ‖f - P_k‖² / F - f · P_k: far from the point means the class.
+    The logits are ‖f - P_k‖² / F - f · P_k. Features far from P_k belong to class k. R bounds the known space.
     """
 
-    nonlinear = "ARPL's are not"
+    nonlinear = "the head 'reciprocal' computes distances"
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__(features, classes)
@@ -42,7 +42,7 @@ class Reciprocal(Head, name="reciprocal"):
         self.radius = nn.Parameter(torch.zeros(()))
 
     def forward(self, features: Tensor) -> Output:
-        """Return the logits of features (N, F), and their distances beyond the radius."""
+        """Return logits for features of shape (N, F), and their distances to the points minus the radius."""
         product = features @ self.points.T
         squares = features.square().sum(1, keepdim=True) + self.points.square().sum(1)
         distance = (squares - 2 * product) / features.shape[1]
@@ -51,10 +51,10 @@ class Reciprocal(Head, name="reciprocal"):
 
 @dataclass(eq=False)
 class Arpl(DeclaredModule):
-    """Cross-entropy of the distances to reciprocal points, and a bound on the known space.
+    """The ARPL loss: cross-entropy of distances to reciprocal points, and a bound on the known space.
 
-    Per sample `CE(l / temperature, y) + weight · max(0, ‖f - P_y‖² / F - R + 1)`, R the radius; the margin of 1 and the
-    single radius follow the authors' code.
+    The loss per sample is `CE(l / temperature, y) + weight · max(0, ‖f - P_y‖² / F - R + 1)`, with logits l and radius
+    R. The margin of 1 and the single radius follow the authors' code.
     """
 
     weight: float = hyperparameter(0.1)
@@ -62,9 +62,9 @@ class Arpl(DeclaredModule):
     needs = ("distance",)
 
     def forward(self, output: Output, y: Tensor) -> Tensor:
-        """Return the loss per sample (N,)."""
+        """Return one loss per sample, of shape (N,)."""
         if output.distance is None:
-            raise MedicError("the loss of ARPL needs a head of reciprocal points: use --head reciprocal")
+            raise MedicError("objective 'arpl' requires --head reciprocal")
         outside = output.distance.gather(1, y[:, None]).squeeze(1)
         own = functional.cross_entropy(output.logits / self.temperature, y, reduction="none")
         return own + self.weight * (outside + 1).relu()
@@ -72,11 +72,11 @@ class Arpl(DeclaredModule):
 
 @dataclass(eq=False)
 class ConfusingSamples(Objective):
-    """ARPL-CS: the losses plus `beta` · E of generated images, which must be equally far from all reciprocal points.
+    """The ARPL-CS objective: the losses plus `beta` · E, which makes generated images equally far from all points.
 
-    E = exp(mean_n Σ_k s_nk log s_nk), s_n the softmax of ‖f_n - P_k‖² / F over the classes k: from 1/C, where all
-    distances are equal, to 1. Generated images pass through copies of the model's batch norm, so that its statistics
-    stay those of real images; the copies' scales and shifts are trained with the model and not used in testing.
+    E = exp(mean_n Σ_k s_nk log s_nk), where s_n is the softmax of ‖f_n - P_k‖² / F over the classes k. E ranges from
+    1/C, if all distances are equal, to 1. Generated images pass through copies of the model's batch-norm layers, so
+    the model's statistics cover real images only. The copies are trained with the model but not used at test time.
     """
 
     beta: float = hyperparameter(0.1)
@@ -89,13 +89,13 @@ class ConfusingSamples(Objective):
         self.adversaries: Adversaries | None = None
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
-        """Copy the model's batch norm and make the networks for images of this shape."""
+        """Copy the model's batch-norm layers and create the generator and the discriminator."""
         super().prepare(model, setup)
         size = setup.shape[-1]
         if size not in WIDTHS:
             nearest = min(WIDTHS, key=lambda known: abs(known - size))
             raise MedicError(
-                f"arpl-cs generates images of {' or '.join(map(str, WIDTHS))} pixels, not {size}: "
+                f"arpl-cs requires an image size of {' or '.join(map(str, WIDTHS))} pixels, got {size}: "
                 f"use --image-size {nearest}, or --method arpl"
             )
         self.setup = setup
@@ -103,7 +103,7 @@ class ConfusingSamples(Objective):
         self.adversaries = Adversaries(setup, self.gan_lr, self.confusion)
 
     def forward(self, model: nn.Module, step: Step) -> Risk:
-        """Measure the step and as many freshly generated images."""
+        """Compute the risk of a step and of the same number of freshly generated images."""
         if self.adversaries is None:
             raise MedicError("arpl-cs is not prepared: call objective.prepare(model, setup) before training")
         risk = super().forward(model, step)
@@ -112,15 +112,16 @@ class ConfusingSamples(Objective):
         return risk.plus(self.confusion(model, pixels))
 
     def confusion(self, model: nn.Module, pixels: Tensor) -> Tensor:
-        """Return `beta` · E of generated pixels (N, C, H, W)."""
+        """Return `beta` · E for generated pixels of shape (N, C, H, W)."""
         return self.beta * peakedness(with_norms(model, self.norms, self.setup.to_inputs(pixels)))
 
 
 class Adversaries(AuxiliaryNetwork):
-    """A generator G and a discriminator D; both see pixels in [0, 1], and the model sees those of G as inputs.
+    """A generator G and a discriminator D, which both work on pixels in [0, 1].
 
-    An update makes a batch of fakes for every step, as many as the step has images x. D takes an Adam step down
-    -log D(x) - log(1 - D(fake)), then G one down -log D(fake), both averaged over the batch, plus `confusion`.
+    For every step, an update generates as many fake images as the step has real images x. D takes an Adam step on
+    -log D(x) - log(1 - D(fake)). Then G takes an Adam step on -log D(fake) plus `confusion`. The losses are averaged
+    over the batch.
     """
 
     before_model = True
@@ -132,12 +133,12 @@ class Adversaries(AuxiliaryNetwork):
         self.discriminator = Discriminator(setup.shape[0])
 
     def make_optimizers(self) -> None:
-        """Make an Adam for each network, with the moments of the publication."""
+        """Create an Adam optimizer for each network, with the published betas."""
         networks = (self.generator, self.discriminator)
         self.optimizers = [adam(network.parameters(), self.lr, betas=(0.5, 0.999)) for network in networks]
 
     def update(self, model: nn.Module, steps: Sequence[Step]) -> None:
-        """Update D, then G, once for every step."""
+        """Update D, then G, once per step."""
         of_generator, of_discriminator = self.optimizers
         for step in steps:
             fake = self.generate(step.x)
@@ -148,27 +149,27 @@ class Adversaries(AuxiliaryNetwork):
             descend(caught.mean() + self.confusion(model, fake), of_generator)
 
     def generate(self, like: Tensor) -> Tensor:
-        """Generate pixels of as many images as there are inputs."""
+        """Generate the pixels of as many images as `like` contains."""
         pixels: Tensor = self.generator(torch.randn(len(like), LATENT, dtype=like.dtype, device=like.device))
         return pixels
 
 
 def peakedness(output: Output) -> Tensor:
-    """Return exp of the mean negative entropy of softmax(distances), a scalar; the common radius cancels."""
+    """Return exp of the mean negative entropy of softmax(distances), a scalar. The shared radius cancels out."""
     if output.distance is None:
-        raise MedicError("arpl-cs needs a head of reciprocal points: use --head reciprocal")
+        raise MedicError("objective 'arpl-cs' requires --head reciprocal")
     log = output.distance.log_softmax(1)
     return (log.exp() * log).sum(1).mean().exp()
 
 
 def batch_norms(model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
-    """Return the named batch-norm layers of a model, in the same order however the model is wrapped."""
+    """Return the named batch-norm layers of a model. Wrapping the model does not change their order."""
     kind = nn.modules.batchnorm._BatchNorm
     return ((name, module) for name, module in model.named_modules() if isinstance(module, kind))
 
 
 def with_norms(model: nn.Module, norms: nn.ModuleList, x: Tensor) -> Output:
-    """Forward inputs through other batch-norm layers, whose statistics move instead of the model's."""
+    """Forward inputs through other batch-norm layers, and update their statistics instead of the model's."""
     tensors = {
         f"{name}.{key}": tensor
         for (name, _), norm in zip(batch_norms(model), norms, strict=True)
@@ -178,10 +179,10 @@ def with_norms(model: nn.Module, norms: nn.ModuleList, x: Tensor) -> Output:
 
 
 class Generator(nn.Module):
-    """Maps noise (N, 100) to pixels in [0, 1] (N, C, size, size).
+    """A network that maps noise of shape (N, 100) to pixels in [0, 1], of shape (N, C, size, size).
 
-    Transposed 4x4 convolutions without bias, the first to a side of 4, each further one to twice the side; batch norm
-    and ReLU between them, a sigmoid behind the last.
+    It consists of transposed 4x4 convolutions without bias, with batch norm and ReLU in between and a final sigmoid.
+    The first convolution produces maps of side 4, and each subsequent one doubles the side.
     """
 
     def __init__(self, channels: int, size: int) -> None:
@@ -201,11 +202,11 @@ class Generator(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """Maps pixels in [0, 1] (N, C, S, S), S ≥ 32, to the log-odds (N,) that they are real.
+    """A network that maps pixels in [0, 1], of shape (N, C, S, S) with S ≥ 32, to the log-odds (N,) of being real.
 
-    4x4 convolutions without bias to 128, 256, 512 channels, each to half the side, and to 1024 channels without
-    padding; leaky ReLU between them, batch norm before the second and the third. The sigmoids of the last maps are
-    averaged over positions, and a linear layer reads them.
+    Three 4x4 convolutions without bias produce 128, 256 and 512 channels and each halve the side. A fourth produces
+    1024 channels, without padding. Leaky ReLU follows the first three, with batch norm in the second and third. The
+    sigmoids of the last maps are averaged over positions and passed to a linear layer.
     """
 
     def __init__(self, channels: int) -> None:
@@ -221,27 +222,27 @@ class Discriminator(nn.Module):
         _initialise(self)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Return the log-odds of being real; their sigmoid is the network's output in the publication."""
+        """Return the log-odds of being real. The published network returns their sigmoid."""
         maps: Tensor = self.layers(pixels)
-        with torch.autocast(pixels.device.type, enabled=False):  # cheap, and log-odds need full precision
+        with torch.autocast(pixels.device.type, enabled=False):  # cheap, and log-odds require full precision
             return torch.squeeze(self.head(maps.to(pixels.dtype).mean((2, 3))), 1)
 
 
 class Patches(nn.Conv2d):
     """A convolution computed as one matrix product over patches.
 
-    Where the kernel is nearly as large as the map, a convolution takes up to 30 times as long on a CPU.
+    On a CPU, this is up to 30 times faster than a convolution whose kernel is nearly as large as the map.
     """
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Map (N, C, H, W) to (N, C', H', W'); without stride and padding."""
+        """Convolve maps of shape (N, C, H, W) without stride or padding, giving shape (N, C', H', W')."""
         sides = [side - length + 1 for side, length in zip(maps.shape[2:], self.kernel_size, strict=True)]
         columns = functional.unfold(maps, self.weight.shape[2:])  # (N, C · kernel, H' · W')
         return torch.matmul(self.weight.flatten(1), columns).view(len(maps), -1, *sides)
 
 
 def _initialise(network: nn.Module) -> None:
-    """Draw convolutions from N(0, 0.02²) and batch-norm scales from N(1, 0.02²)."""
+    """Initialise convolutions from N(0, 0.02²) and batch-norm scales from N(1, 0.02²)."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
             nn.init.normal_(module.weight, 0.0, 0.02)
@@ -255,17 +256,17 @@ OBJECTIVES["arpl-cs"] = replace(OBJECTIVES["arpl"], kind=ConfusingSamples)
 METHODS = (
     Method(
         "arpl",
-        "every class is what is far from its reciprocal point, within a radius",
-        "head and objective: distances to learnt points instead of logits",
+        "learn one reciprocal point per class: images of the class lie far from it, within a radius",
+        "head and objective: logits are distances to learnt points",
         "Chen et al. 2021",
         preset={"objective": "arpl"},
         paper="ARPL",
     ),
     Method(
         "arpl-cs",
-        "ARPL, and generated images that look real must be equally far from all reciprocal points",
-        "head and objective: ARPL beside a generator and a discriminator",
+        "ARPL with generated images, which must be equally far from all reciprocal points",
+        "head and objective: ARPL with a generator and a discriminator",
         "Chen et al. 2021",
-        preset={"objective": "arpl-cs", "batch_norm": "local"},  # its second set of statistics has to be trained
+        preset={"objective": "arpl-cs", "batch_norm": "local"},  # the copied statistics must be trained
     ),
 )

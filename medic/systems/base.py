@@ -1,4 +1,4 @@
-"""A method: a frozen description of what to split, how to descend and what to minimise."""
+"""The description of a method: its grid, strategy, objective and settings."""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
@@ -11,17 +11,17 @@ from medic.training import Callback
 from medic.utils.parts import Law, Part
 
 SMALL = 32
-"""The side in pixels up to which images belong to DomainBed's small family."""
+"""Maximum side, in pixels, of DomainBed's small images."""
 
 
 class Rate(NamedTuple):
-    """A learning rate for each of DomainBed's two families of data; None leaves it to the benchmark."""
+    """Learning rates for small and large images, as in DomainBed. None means the benchmark's default."""
 
     small: float | None
     large: float | None
 
     def at(self, image_size: int) -> float | None:
-        """Return the rate for images of this side in pixels."""
+        """Return the learning rate for an image side in pixels."""
         return self.small if image_size <= SMALL else self.large
 
 
@@ -30,15 +30,15 @@ DOMAINBED_ADAM = Rate(small=1e-3, large=5e-5)
 
 @dataclass(frozen=True)
 class Method:
-    """One system, of the paper's tables or beside them.
+    """A method from the paper's tables, or an additional one.
 
-    `preset` holds the settings that differ from a run's defaults, as `medic train` knows them; a rate may be a `Rate`.
+    `preset` holds the `medic train` settings that differ from the defaults. A learning rate may be a `Rate`.
     """
 
     name: str
     idea: str
     differs: str
-    """The difference from plain training."""
+    """How the method differs from plain training."""
     citation: str
     _: KW_ONLY
     preset: Mapping[str, Any] = field(default_factory=dict)
@@ -48,16 +48,16 @@ class Method:
     change: Part[Change] | None = None
     callback: Part[Callback] | None = None
     min_domains: int = 1
-    """The least number of source domains."""
+    """Minimum number of source domains."""
     each_domain: bool = False
-    """Whether every source domain is a split, however many there are."""
+    """Whether every source domain is a separate split."""
     backbone: str | None = None
-    """The only backbone that it works with, if there is one."""
+    """The only supported backbone, or None if any backbone works."""
     search: Mapping[str, Law] = field(default_factory=dict)
-    """DomainBed's search ranges of its settings and of its strategy's hyperparameters."""
+    """DomainBed's search ranges for settings and strategy hyperparameters."""
     min_log2_batch: int = 3
     """Lower bound of log2(batch size) in DomainBed's search space."""
     experimental: bool = False
-    """Whether parts of it are our reading of a publication that leaves them open."""
+    """Whether parts of the method are our interpretation of an incomplete publication."""
     paper: str | None = None
-    """Its row in the tables of the paper, if it has one; of several forms one has the row."""
+    """Row name in the paper's tables, or None. Only one variant of a method has a row."""

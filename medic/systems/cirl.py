@@ -1,4 +1,4 @@
-"""CIRL (Lv et al. 2022): features that are invariant to amplitudes, and an adversary that finds the weak ones."""
+"""CIRL (Lv et al. 2022): amplitude-invariant features, and an adversary that finds the weak features."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,11 +20,10 @@ TEMPERATURE = 0.5
 
 
 class Masker(AuxiliaryNetwork):
-    """Maps features to masks between 0 and 1 that say by how much each feature is superior.
+    """A network that maps features to masks between 0 and 1. High values mark superior features.
 
-    The outputs a_0 of a perceptron are followed by K draws, each fed with the previous one: with Gumbel noise g_i,
-    a_i = softmax((a_{i-1} + g_i) / 0.5), and the mask is the largest of a_1 … a_K, feature by feature. It descends the
-    `contest` of a model.
+    A perceptron computes a_0, followed by K relaxed draws a_i = softmax((a_{i-1} + g_i) / 0.5) with Gumbel noise g_i.
+    The mask is the elementwise maximum of a_1 … a_K. The network minimises `contest(model)`.
     """
 
     turns: Tensor
@@ -41,19 +40,19 @@ class Masker(AuxiliaryNetwork):
         self.register_buffer("turns", torch.zeros((), dtype=torch.int64))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the masks (N, F) of features (N, F)."""
+        """Return masks of shape (N, F) for features of shape (N, F)."""
         logits: Tensor = self.network(features)
         uniform = torch.rand(self.draws, *logits.shape, dtype=logits.dtype, device=logits.device)
         return largest_draw(logits, uniform.log_().neg_().log_().div_(-TEMPERATURE))
 
     def make_optimizers(self) -> None:
-        """Make an SGD with a constant rate."""
+        """Create an SGD optimizer with a constant learning rate."""
         fused = next(self.parameters()).is_cuda or None
         sgd = torch.optim.SGD(self.parameters(), lr=1e-2, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=fused)
         self.optimizers = [sgd]
 
     def update(self, model: nn.Module, steps: Sequence[Step]) -> None:
-        """Take one step that separates superior from inferior features."""
+        """Take one optimizer step to separate superior from inferior features."""
         descend(self._contest(model), *self.optimizers)
         self.turns += 1
 
@@ -62,11 +61,12 @@ class Masker(AuxiliaryNetwork):
 class Cirl(Objective):
     """½ CE(c1(F ∘ m)) + ½ CE(c2(F ∘ (1 - m))) + w · factorisation, over images and their mixtures.
 
-    A mixture is an image with part of the amplitudes of another image of the step. F are the features of both, c1 is
-    the model's head, c2 a second one, and the masks m come from a `Masker`, which descends
-    ½ CE(c1(F ∘ m)) - ½ CE(c2(F ∘ (1 - m))) after every update of the model. All masks are 1 for the first `warmup`
-    epochs. The factor w climbs to `weight` within `ramp` epochs; `off_diagonal` belongs to `factorisation`. K is
-    `share` times the number of features.
+    A mixture is an image whose amplitudes are mixed with those of another image in the step. F are the features of
+    images and mixtures, c1 is the model's head, and c2 a second head. The masks m come from a `Masker`, which minimises
+    ½ CE(c1(F ∘ m)) - ½ CE(c2(F ∘ (1 - m))) after every update of the model.
+
+    All masks are 1 in the first `warmup` epochs. The factor w rises to `weight` within `ramp` epochs. The masker uses
+    K = `share` · F draws, where F is the number of features. `off_diagonal` is passed to `factorisation`.
     """
 
     weight: float = hyperparameter(5.0)
@@ -81,12 +81,12 @@ class Cirl(Objective):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.passes != "step" or self.change is not None:
-            raise MedicError("objective 'cirl' mixes the images of a step and masks features itself: use --method cirl")
+            raise MedicError("objective 'cirl' mixes images and masks features itself: use --method cirl")
         self._setup: Setup | None = None
         self._seen: dict[int, tuple[Tensor, Tensor]] = {}
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
-        """Make the second head and the masker."""
+        """Create the second head and the masker."""
         super().prepare(model, setup)
         _check_count(setup.images)
         features, classes = int(model.features), int(model.classes)  # type: ignore[arg-type]
@@ -95,19 +95,19 @@ class Cirl(Objective):
         self.masker = Masker(features, max(1, int(self.share * features)), self._contest)
 
     def forward(self, model: nn.Module, step: Step) -> Risk:
-        """Forward the step with its mixtures, and measure both."""
+        """Forward a step and its mixtures, and compute the risk of both."""
         if self._setup is None:
             raise MedicError("objective 'cirl' is not prepared: call objective.prepare(model, setup) before training")
         x, y = self._seen[step.index] = self._mixed(step, self._setup), step.y.repeat(2)
         output = Output.of(model(x)).in_full()
-        with torch.autocast(y.device.type, enabled=False):  # as for any objective
+        with torch.autocast(y.device.type, enabled=False):
             features = features_of(output)
             warm = self.masker.turns < self.warmup * self._setup.epoch
             with torch.no_grad():
                 mask = self.masker(features)
             superior, inferior = (m.masked_fill(warm, 1.0) for m in (mask, 1 - mask))
             better, worse = self._losses(model, features, y, superior, inferior)
-            tasks = step.means(((better + worse) / 2).view(2, -1).mean(0))  # of an image and its mixture
+            tasks = step.means(((better + worse) / 2).view(2, -1).mean(0))  # the mean of an image and its mixture
             original = output.map(lambda part: part[: len(step.y)])
             weight = self.weight * ramped(self.masker.turns // self._setup.epoch, self.ramp)
             one, other = features.chunk(2)
@@ -115,7 +115,7 @@ class Cirl(Objective):
 
     @torch.no_grad()
     def _mixed(self, step: Step, setup: Setup) -> Tensor:
-        """Return the images of a step followed by their mixtures: (2N, C, H, W)."""
+        """Return the images of a step followed by their mixtures, of shape (2N, C, H, W)."""
         _check_count(len(step.x))
         pixels = setup.to_pixels(step.x)
         partner, share = random_pairs(len(pixels), pixels)
@@ -123,7 +123,7 @@ class Cirl(Objective):
         return torch.cat([step.x, mixtures]).contiguous(memory_format=torch.channels_last)
 
     def _contest(self, model: nn.Module) -> Tensor:
-        """Return the loss of the masker on the steps of the iteration."""
+        """Return the masker's loss on the steps of the current iteration."""
         terms = []
         for x, y in self._seen.values():
             with torch.no_grad():
@@ -139,16 +139,16 @@ class Cirl(Objective):
     def _losses(
         self, model: nn.Module, features: Tensor, y: Tensor, superior: Tensor, inferior: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the losses (N,) of the model's head and of the second one on features (N, F), with masks (N, F)."""
+        """Return losses of shape (N,) for both heads. Features and masks have shape (N, F)."""
         outputs = classify(model, features * superior), Output(self.inferior(features * inferior))
         better, worse = (torch.stack([loss(output, y) for loss in self.losses]).sum(0) for output in outputs)
         return better, worse
 
 
 def factorisation(one: Tensor, other: Tensor, off_diagonal: float) -> Tensor:
-    """Return mean_i (C_ii - 1)² + `off_diagonal` · mean_{i≠j} C_ij² for the correlations C of two sets of features.
+    """Return mean_i (C_ii - 1)² + `off_diagonal` · mean_{i≠j} C_ij², with C the correlations of two feature sets.
 
-    Features (N, F) are standardised first (unbiased deviation + 1e-6), so that C = oneᵀ other / N.
+    Features of shape (N, F) are first standardised (unbiased standard deviation + 1e-6), so that C = oneᵀ other / N.
     """
     one, other = ((f - f.mean(0)) / (f.std(0) + 1e-6) for f in (one, other))
     correlation = one.T @ other / len(one)
@@ -159,15 +159,16 @@ def factorisation(one: Tensor, other: Tensor, off_diagonal: float) -> Tensor:
 
 
 def ramped(epoch: Tensor, ramp: float) -> Tensor:
-    """Return exp(-5 (1 - e/ramp)²) at epoch e, and 1 from `ramp` on."""
+    """Return exp(-5 (1 - e/ramp)²) at epoch e, and 1 from epoch `ramp` on."""
     share = (epoch / ramp).clamp(max=1) if ramp else torch.ones_like(epoch)
     return (-5 * (1 - share).square()).exp()
 
 
 def largest_draw(logits: Tensor, noise: Tensor) -> Tensor:
-    """Return the largest (N, F) of K relaxed draws, each fed with the previous one, the first with logits (N, F).
+    """Return the elementwise maximum of K relaxed draws, of shape (N, F). Each draw takes the previous one as input.
 
-    `noise` (K, N, F) is Gumbel noise divided by the temperature.
+    The first draw takes `logits` of shape (N, F). `noise`, of shape (K, N, F), is Gumbel noise divided by the
+    temperature.
     """
     draws = []
     for drawn in noise:
@@ -177,17 +178,18 @@ def largest_draw(logits: Tensor, noise: Tensor) -> Tensor:
 
 
 def _check_count(images: int) -> None:
-    """Refuse steps of one image, which has no correlations."""
+    """Raise an error for fewer than two images, which have no correlations."""
     if images < 2:
-        raise MedicError(f"objective 'cirl' pairs the images of a step, not {images}: raise --batch-size")
+        raise MedicError(f"objective 'cirl' requires at least 2 images per step, got {images}: raise --batch-size")
 
 
 def mix_amplitudes(images: Tensor, partners: Tensor, share: Tensor) -> Tensor:
-    """Give images (N, C, H, W) the amplitudes (1 - λ) A + λ A' in every channel, keeping their phases.
+    """Mix the amplitudes of images and partners, both of shape (N, C, H, W), and keep the phases of the images.
 
-    A' are the amplitudes of their partners (N, C, H, W), and λ is `share` (N,). Values may leave the images' range.
+    The amplitudes become (1 - λ) A + λ A' in every channel, where A' belongs to the partner and λ is `share`, of shape
+    (N,). The results may exceed the pixel range.
     """
-    # Half of the spectrum suffices, because images are real.
+    # Images are real, so half of the spectrum suffices.
     spectrum, other = torch.fft.rfft2(images), torch.fft.rfft2(partners)
     amplitude = torch.lerp(spectrum.abs(), other.abs(), share[:, None, None, None])
     mixed: Tensor = torch.fft.irfft2(torch.polar(amplitude, spectrum.angle()), s=images.shape[-2:])
@@ -200,9 +202,9 @@ def quantised(pixels: Tensor) -> Tensor:
 
 
 def random_pairs(count: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw a partner for each of `count` images, indices (N,), and a share λ ~ U(0, 1) (N,) per pair.
+    """Draw partner indices of shape (N,) for `count` images, and shares λ ~ U(0, 1) of shape (N,), one per pair.
 
-    With an odd count one image is its own partner. Both are drawn on the device of `like`.
+    If the count is odd, one image is its own partner. The result has the device of `like`.
     """
     order = torch.rand(count, device=like.device).argsort()
     place = order.argsort()
@@ -217,8 +219,8 @@ OBJECTIVES["cirl"] = ObjectiveKind((CE,), ("close",), "cls", Cirl)
 METHODS = (
     Method(
         "cirl",
-        "features that stay when amplitudes change, each useful by itself",
-        "objective: images with mixed amplitudes, decorrelated features, and an adversary that masks them",
+        "learn features that ignore image amplitudes and are each useful on their own",
+        "objective: images with mixed amplitudes, decorrelated features, and an adversary that masks features",
         "Lv et al. 2022",
         preset={
             "objective": "cirl",

@@ -1,6 +1,7 @@
-"""CrossMatch (Zhu and Li 2022): images made by gradient ascent, harder ones and ones of no known class.
+"""CrossMatch (Zhu and Li 2022): gradient ascent generates harder images and images of unknown classes.
 
-Our reading: no code is public; the ascent of unknown images and the agreement of classifiers are our formulas.
+Our interpretation: no code is public. The formulas for the ascent of unknown images and for the agreement of the
+classifiers are ours.
 """
 
 from dataclasses import dataclass, field
@@ -19,25 +20,26 @@ from medic.utils.outputs import Output
 from medic.utils.parts import hyperparameter
 
 TURNOVER = 16
-"""Steps in which the pools are replaced."""
+"""Number of steps after which all images in the pools have been replaced."""
 
 
 @dataclass(eq=False)
 class CrossMatch(Objective):
-    """The losses on a step and on a pool of harder images, plus two losses on a pool of unknown images.
+    """The losses on a step and on a pool of harder images x⁺, plus two losses on a pool of unknown images x_u.
 
-    With p the softmax, q_k the one-vs-all probabilities and f the features, the penalty is the mean over the pools of
+    With softmax p, one-vs-all probabilities q_k and features f, the penalty is the mean over the pools of
 
         losses(x⁺, y) + lam_n · L_neg(x_u) + lam_c · L_cc(x_u)
         L_neg = -(1/C) Σ_k log(1 - q_k),   L_cc = (1/C) Σ_k (p_k - q_k)²
 
-    x⁺ and x_u start from an image x₀ of a step, and `ascents` steps of size `eta` lead them up
+    x⁺ and x_u start from an image x₀ of a step. `ascents` gradient steps of size `eta`, within the pixel range,
+    maximise
 
         known:    CE(x, y) - gamma · ‖f(x) - f(x₀)‖² / F
         unknown:  (1/C) Σ_k log(1 - q_k(x)) + H(p(x)) - gamma · ‖f(x) - f(x₀)‖² / F
 
-    within the range of pixels; F is the number of features, with which the distance would grow. The pools hold as many
-    images as a step. Every step replaces one image in `TURNOVER`, so that all steps cost the same.
+    Dividing by F, the number of features, keeps the distance independent of the backbone. Each pool holds as many
+    images as a step. Each step replaces 1 / `TURNOVER` of the images, so all steps have the same cost.
     """
 
     lam_n: float = hyperparameter(1.0)
@@ -63,24 +65,24 @@ class CrossMatch(Objective):
         for name in ("known", "unknown"):
             self.register_buffer(name, torch.zeros(setup.images, *setup.shape))
         self.register_buffer("labels", torch.zeros(setup.images, dtype=torch.int64))
-        # The total: modulo the size of the pools it is the next place.
+        # The total number written: modulo the pool size, it is the next index.
         self.register_buffer("written", torch.zeros((), dtype=torch.int64))
 
     def forward(self, model: nn.Module, step: Step) -> Risk:
-        """Measure a step, add images made from it to the pools, and measure the pools."""
+        """Compute the risk of a step, generate new pool images from it, and add the loss on the pools."""
         self.ready_setup()
         risk = super().forward(model, step)
         self._renew(model, step)
         return risk.plus(self._measure_pools(model, step))
 
     def ready_setup(self) -> Setup:
-        """Return the setup, which `prepare` sets."""
+        """Return the setup, or raise an error if `prepare` has not been called."""
         if self.setup is None:
             raise MedicError("CrossMatch is not prepared: call objective.prepare(model, setup) before training")
         return self.setup
 
     def ascend(self, model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Make known and unknown images, each (N, …), from inputs (N, …) of classes (N,) by gradient ascent."""
+        """Generate known and unknown images by gradient ascent, from inputs of shape (N, …) and classes (N,)."""
         setup = self.ready_setup()
         low, high = (setup.to_inputs(x.new_full((1, 1, 1, 1), pixel)) for pixel in (0.0, 1.0))
         both, start = torch.cat([x, x]), None
@@ -101,7 +103,7 @@ class CrossMatch(Objective):
 
     @torch.no_grad()
     def _renew(self, model: nn.Module, step: Step) -> None:
-        """Replace the oldest images of the pools by ones made from a few random images of a step."""
+        """Replace the oldest pool images with new ones, generated from a few random images of a step."""
         count = min(max(1, len(self.labels) // TURNOVER), len(step.y))
         chosen = torch.rand(len(step.y), device=step.y.device).argsort()[:count]
         known, unknown = self.ascend(model, step.x[chosen], step.y[chosen])
@@ -112,12 +114,12 @@ class CrossMatch(Objective):
         self.written += count
 
     def _measure_pools(self, model: nn.Module, step: Step) -> Tensor:
-        """Return the mean loss of the images in the pools.
+        """Return the mean loss of the pool images.
 
-        Both pools are forwarded together, because separate batch-norm statistics would tell them apart. Running
-        statistics stay those of the step. Until the pools are full, images of the step fill the batch.
+        Both pools are forwarded together, because separate batch-norm statistics would distinguish them. The pass does
+        not change running statistics. Until the pools are full, images from the step fill the batch.
         """
-        labels = self.labels.clone()  # a second derivative reads them after the pools have changed
+        labels = self.labels.clone()  # second derivatives need the labels after the pools have changed
         rows = torch.arange(len(labels), device=step.y.device)
         there = rows < self.written
         others = step.x[rows % len(step.x)]
@@ -133,18 +135,21 @@ class CrossMatch(Objective):
 
 
 def disagreement(output: Output) -> Tensor:
-    """Return L_cc = (1/C) Σ_k (p_k - q_k)² per sample (N,), between the softmax and the one-vs-all classifiers."""
+    """Return L_cc = (1/C) Σ_k (p_k - q_k)² per sample, of shape (N,): how far softmax and one-vs-all disagree."""
     return (output.logits.softmax(1) - output.log_odds().sigmoid()).square().mean(1)
 
 
 def openness(output: Output) -> Tensor:
-    """Return (1/C) Σ_k log(1 - q_k) + H(p) per sample (N,): large if all reject it and the softmax is undecided."""
+    """Return (1/C) Σ_k log(1 - q_k) + H(p) per sample, of shape (N,).
+
+    The value is large if all one-vs-all classifiers reject a sample and the softmax is undecided.
+    """
     entropy = -(output.logits.softmax(1) * output.logits.log_softmax(1)).sum(1)
     return entropy - acceptance(output)
 
 
 def _halves(output: Output) -> tuple[Output, Output]:
-    """Split outputs into those of the first and the last half of the samples."""
+    """Split outputs into the first and the second half of the samples."""
     half = len(output.logits) // 2
     return output.map(lambda part: part[:half]), output.map(lambda part: part[half:])
 
@@ -154,8 +159,8 @@ OBJECTIVES["crossmatch"] = ObjectiveKind((CE, OVA), ("separate", "shared"), "bcl
 METHODS = (
     Method(
         "crossmatch",
-        "images made harder, and others that all classifiers must reject",
-        "objective: losses on pools of images that gradient ascent makes of the step's",
+        "generate harder images, and unknown images that every classifier must reject",
+        "objective: extra losses on pools of images generated by gradient ascent",
         "Zhu and Li 2022",
         preset={"objective": "crossmatch"},
         paper="CrossMatch",

@@ -1,4 +1,4 @@
-"""DAML, domain-augmented meta-learning (Shu et al. 2021): a network for every source domain."""
+"""DAML: domain-augmented meta-learning (Shu et al. 2021), with one network per source domain."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,16 +19,17 @@ from medic.utils.parts import Part, hyperparameter
 
 @dataclass(eq=False)
 class Daml(Objective):
-    """Risks of S networks on S domains, a task each: in step 0 on their own domain, in step 1 on the others.
+    """The risks of S networks on S domains, one task per domain.
 
-    With L_m(d) the loss of network m on domain d, its risk is
+    Each network trains on its own domain in step 0 and on the other domains in step 1. With L_m(d) the loss of network
+    m on domain d, its risk is
 
         step 0:  L_m(m) + distill · T² KL(teacher ‖ softmax(z_m / T)) + mixup · M_m(alpha_own, alpha_other)
         step 1:  Σ_{d≠m} L_m(d) + mixup · M_m(alpha_other, alpha_own)
 
-    The teacher of a sample is constant: the softmax of the other networks at temperature T, mixed by weights from
-    Dir(1, …, 1). M_m(a, b) is the cross-entropy of head m on features of network m and labels, one sample of every
-    domain mixed by weights from a Dirichlet distribution with a for domain m and b for each other.
+    The teacher is the softmax of the other networks at temperature T, averaged with weights from Dir(1, …, 1). No
+    gradient flows through it. M_m(a, b) is the cross-entropy of head m on mixed features and labels. Each mixture
+    combines one sample from every domain, with Dirichlet weights: concentration a for domain m, and b for the others.
     """
 
     temperature: float = hyperparameter(2.0, above=True)
@@ -39,15 +40,15 @@ class Daml(Objective):
     needs = ("features", "networks")
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
-        """Refuse a model that has not one network per task."""
+        """Check that the model has one network per task."""
         super().prepare(model, setup)
         _networks(model, setup.tasks)
 
     def risks(self, model: nn.Module, output: Output, step: Step) -> Tensor:
-        """Return the risk of every network (S,); task d must hold the domain of network d, all of one size."""
+        """Return the risk of each network, of shape (S,). Task d must hold domain d. Tasks must have equal sizes."""
         count, networks = len(step.sizes), _networks(model, len(step.sizes))
         if len(set(step.sizes)) > 1:
-            raise MedicError(f"DAML mixes samples of all domains, so its tasks must have one size, not {step.sizes}")
+            raise MedicError(f"DAML requires tasks of equal size, got {step.sizes}")
         features = features_of(output).chunk(count, dim=1)
         outputs = [classify(network, own) for network, own in zip(networks, features, strict=True)]
         measure = super().risks
@@ -61,7 +62,7 @@ class Daml(Objective):
         return plain + self.mixup * self._mixup(networks, features, step)
 
     def _distillation(self, logits: Tensor) -> Tensor:
-        """Return T² KL(teacher ‖ student) (S,) of every domain's own network, from logits (network, domain, b, C)."""
+        """Return T² KL(teacher ‖ student) per domain, of shape (S,), from logits of shape (network, domain, b, C)."""
         divergences = []
         for domain in range(len(logits)):
             student = logits[domain, domain] / self.temperature
@@ -73,7 +74,7 @@ class Daml(Objective):
         return self.temperature**2 * torch.stack(divergences)
 
     def _mixup(self, networks: Sequence[nn.Module], features: Sequence[Tensor], step: Step) -> Tensor:
-        """Return M_m (S,) of every network, from its features (N, F) of all domains."""
+        """Return M_m for each network, of shape (S,), from features of shape (N, F) for all domains."""
         losses = []
         domains, size = len(networks), step.sizes[0]
         near, far = (self.alpha_own, self.alpha_other)[:: 1 if step.index == 0 else -1]
@@ -87,25 +88,28 @@ class Daml(Objective):
 
 
 def dirichlet(concentrations: Sequence[float], count: int, like: Tensor) -> Tensor:
-    """Draw weights (count, S) from a Dirichlet distribution, with the type and device of `like`."""
+    """Draw weights of shape (count, S) from a Dirichlet distribution, with the dtype and device of `like`."""
     columns = [like.new_full((count, 1), value) for value in concentrations]
-    # torch.distributions would synchronise with the GPU to check that they are positive.
+    # torch.distributions would synchronise with the GPU to check the concentrations.
     return torch._sample_dirichlet(torch.cat(columns, dim=1))
 
 
 def mixed(values: Tensor, order: Tensor, weights: Tensor) -> Tensor:
-    """Return Σ_d w_nd v_{d, σ_d(n)} (b, K) of values (S, b, K), permutations σ_d (S, b) and weights (b, S)."""
+    """Return Σ_d w_nd v_{d, σ_d(n)}, of shape (b, K).
+
+    Values v have shape (S, b, K), permutations σ_d shape (S, b), and weights w shape (b, S).
+    """
     shuffled = values.gather(1, order[:, :, None].expand_as(values))
     return torch.einsum("bs,sbk->bk", weights, shuffled)
 
 
 def _networks(model: nn.Module, tasks: int) -> list[nn.Module]:
-    """Return the networks of a model, one per task."""
+    """Return the networks of a model, and check that there is one per task."""
     networks = list(getattr(model, "networks", ()))
     if len(networks) != tasks or tasks < 2:
         raise MedicError(
-            f"DAML needs a network per domain, two or more, but {type(model).__name__} has {len(networks)} networks "
-            f"for {tasks} tasks: use medic.models.Ensemble"
+            f"DAML requires one network per domain and at least two domains, but {type(model).__name__} has "
+            f"{len(networks)} networks for {tasks} tasks: use medic.models.Ensemble"
         )
     return networks
 
@@ -115,10 +119,10 @@ OBJECTIVES["daml"] = ObjectiveKind((CE,), ("close",), "cls", Daml, networks="dom
 METHODS = (
     Method(
         "daml",
-        "a network for every source domain, which learns its own domain, and then to serve the others",
-        "model and objective: networks that teach each other, on features mixed between domains",
+        "train one network per source domain, first on its own domain, then on the others",
+        "model and objective: networks that teach each other on features mixed across domains",
         "Shu et al. 2021",
-        # The authors' 1e-3 and 1e-4 beside a gradient summed over the t = 6 tasks of three domains.
+        # The authors use 1e-3 and 1e-4 with a gradient summed over the t = 6 tasks of three domains.
         preset={"objective": "daml", "lr": Rate(small=None, large=6e-3), "weight_decay": 1e-4 / 6},
         grid=GridSpec(3, steps=1, pairing="ordered", repeat=2),
         strategy=Part("daml", TwoStep),

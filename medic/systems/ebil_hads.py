@@ -1,6 +1,6 @@
-"""EBiL-HaDS (Peng et al. 2024): two evidential branches, a follower that weighs images, and a held-out hard domain.
+"""EBiL-HaDS (Peng et al. 2024): two evidential branches, a follower that weights images, and a held-out hard domain.
 
-Our reading: the released code does not do what the publication describes.
+Our interpretation: the released code does not match the publication.
 """
 
 import copy
@@ -30,14 +30,15 @@ from medic.utils.parts import Part, hyperparameter
 
 
 class Branches(Head, name="branches"):
-    """Two residual blocks on a map, of stride 2 and stride 1, each followed by both logits.
+    """A head with two branches, whose residual blocks have stride 2 and stride 1.
 
-    A branch is block, shared batch norm, average over positions, dropout, heads. Closed-set logits and features are
-    those of the first branch, one-vs-all logits the means over both.
+    Each branch consists of its block, batch norm (shared), averaging over positions, dropout, and closed-set and
+    one-vs-all layers. Closed-set logits and features come from the first branch. One-vs-all logits are averaged over
+    both branches.
     """
 
     ova = True
-    nonlinear = "those of EBiL's branches, behind dropout, are not"
+    nonlinear = "the head 'branches' applies dropout"
     reads_maps = True
 
     def __init__(self, channels: int, classes: int) -> None:
@@ -47,17 +48,18 @@ class Branches(Head, name="branches"):
         self.heads = nn.ModuleList(Separate(channels, classes) for _ in self.blocks)
 
     def forward(self, maps: Tensor) -> Output:
-        """Return the outputs of maps (N, C_s, H, W), with those of both branches."""
+        """Return the outputs for maps of shape (N, C_s, H, W), including the outputs of each branch."""
         pooled = [self.norm(block(maps)).mean((2, 3), dtype=self.norm.weight.dtype) for block in self.blocks]
-        with torch.autocast(maps.device.type, enabled=False):  # confidences need full precision
+        with torch.autocast(maps.device.type, enabled=False):  # confidences require full precision
             first, second = (head(self.dropout(features)) for head, features in zip(self.heads, pooled, strict=True))
             return Output(first.logits, (first.ova + second.ova) / 2, first.features, branches=(first, second))
 
 
 class ResidualBlock(nn.Module):
-    """ReLU(f(x) + x), f two 3x3 convolutions with batch norm, and a ReLU between them, that keep the channels.
+    """ReLU(f(x) + x), where f is two 3x3 convolutions with batch norm and a ReLU in between.
 
-    With a stride above 1 the shortcut is a 1x1 convolution of that stride, with batch norm.
+    The number of channels stays the same. With a stride above 1, the shortcut is a 1x1 convolution with the same
+    stride, followed by batch norm.
     """
 
     def __init__(self, channels: int, stride: int) -> None:
@@ -69,7 +71,7 @@ class ResidualBlock(nn.Module):
             self.shortcut = nn.Sequential(_convolution(channels, 1, stride), nn.BatchNorm2d(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (N, C, H, W) to (N, C, ⌈H / stride⌉, ⌈W / stride⌉)."""
+        """Transform maps of shape (N, C, H, W) to shape (N, C, ⌈H / stride⌉, ⌈W / stride⌉)."""
         residual = self.norm2(self.conv2(functional.relu(self.norm1(self.conv1(x)))))
         return functional.relu(residual + self.shortcut(x))
 
@@ -81,33 +83,33 @@ def _convolution(channels: int, side: int, stride: int) -> nn.Conv2d:
 
 
 class Follower(AuxiliaryNetwork):
-    """A copy of the model's backbone that learns how sure the model is of an image: w(x) = sigmoid(·) + 1e-5.
+    """A copy of the model's backbone that predicts how confident the model is: w(x) = sigmoid(·) + 1e-5.
 
-    It descends mean (w - conf)² on the images of every iteration, conf the model's confidence q_ŷ in evaluation mode.
-    Its batch-norm statistics move if those of the model do.
+    The follower minimises mean (w - conf)² on the images of every iteration, where conf is the model's confidence q_ŷ
+    in evaluation mode. It updates batch-norm statistics only if the model does.
     """
 
     def __init__(self, model: nn.Module, lr: float) -> None:
         super().__init__()
         backbone, features = getattr(model, "backbone", None), getattr(model, "features", None)
         if not isinstance(backbone, nn.Module) or not isinstance(features, int):
-            raise MedicError(f"EBiL-HaDS copies the backbone of a Classifier, not of a {type(model).__name__}")
+            raise MedicError(f"EBiL-HaDS requires a medic.Classifier, got {type(model).__name__}")
         self.backbone, self.linear, self.lr = copy.deepcopy(backbone), nn.Linear(features, 1), lr
         self.moves_norms = getattr(model, "norms", "trained") == "trained"
 
     def make_optimizers(self) -> None:
-        """Make an Adam."""
+        """Create an Adam optimizer."""
         self.optimizers = [adam(self.parameters(), self.lr)]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the weights w (N, 1) of images."""
+        """Return image weights w of shape (N, 1)."""
         features = self.backbone(x)
         with torch.autocast(features.device.type, enabled=False):
             return torch.sigmoid(self.linear(features.to(self.linear.weight.dtype))) + 1e-5
 
     @torch.no_grad()
     def weigh(self, x: Tensor) -> Tensor:
-        """Return the weights (N,) as constants, in evaluation mode, where each depends on its image alone."""
+        """Return image weights of shape (N,), without gradients and in evaluation mode."""
         self.eval()
         return torch.squeeze(self(x), 1)
 
@@ -121,10 +123,10 @@ class Follower(AuxiliaryNetwork):
 
 @dataclass(eq=False)
 class EbilHads(Objective):
-    """Per task ½ Σ_b (CE_b + OVA_b) + mean(w · CE_1) + Σ_b EDL_b - weight · MMD(f_1, f_2), b the two branches.
+    """½ Σ_b (CE_b + OVA_b) + mean(w · CE_1) + Σ_b EDL_b - weight · MMD(f_1, f_2) per task, with branches b.
 
-    CE and OVA are the losses it is made with. The follower's weights w are constants here, and the model's confidences
-    are constants for the follower.
+    CE and OVA are the objective's losses. The model treats the follower's weights w as constants, and the follower
+    treats the model's confidences as constants.
     """
 
     weight: float = hyperparameter(1e-3)
@@ -135,30 +137,30 @@ class EbilHads(Objective):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.change is not None:
-            raise MedicError("objective 'ebil' reads maps, so features cannot be changed: use another --objective")
+            raise MedicError("objective 'ebil' does not support methods that change features: use another objective")
         self.follower: Follower | None = None
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
-        """Make the follower; refuse forward passes of one image, which has no batch-norm statistics."""
+        """Create the follower. Raise an error for single-image forward passes, which batch norm cannot handle."""
         if (setup.images if self.passes == "step" else setup.images // setup.tasks) < 2:
-            raise MedicError("the branches of EBiL-HaDS need batches of at least two images: use --batch-size 2")
-        self.follower = Follower(model, self.follower_lr)  # before a penalty taps the maps of the backbone
+            raise MedicError("EBiL-HaDS requires at least 2 images per forward pass: raise --batch-size")
+        self.follower = Follower(model, self.follower_lr)  # copy before a penalty taps the backbone
         super().prepare(model, setup)
 
     def ready_follower(self) -> "Follower":
-        """Return the follower, which `prepare` makes."""
+        """Return the follower, or raise an error if `prepare` has not been called."""
         if self.follower is None:
             raise MedicError("EBiL-HaDS is not prepared: call objective.prepare(model, setup) before training")
         return self.follower
 
     def forward(self, model: nn.Module, step: Step) -> Risk:
-        """Forward a step and measure it."""
+        """Forward a step and compute its risk."""
         follower = self.ready_follower()
         output = self.outputs(model, step)
         weights = follower.weigh(step.x)
         branches = output.branches or ()
         if len(branches) != 2:
-            raise MedicError("EBiL-HaDS needs a model with two branches: Classifier(backbone, classes, 'branches')")
+            raise MedicError("EBiL-HaDS requires two branches: use Classifier(backbone, classes, 'branches')")
         with torch.autocast(step.y.device.type, enabled=False):
             plain = torch.stack([loss(branch, step.y) for branch in branches for loss in self.losses]).sum(0) / 2
             evidence = torch.stack([evidential_loss(branch.logits, step.y) for branch in branches]).sum(0)
@@ -170,7 +172,7 @@ class EbilHads(Objective):
 
 @torch.no_grad()
 def confidence(model: nn.Module, x: Tensor) -> Tensor:
-    """Return the probability q_ŷ (N,) of the predicted class of images, in evaluation mode."""
+    """Return the one-vs-all probability q_ŷ of the predicted class, of shape (N,), in evaluation mode."""
     with evaluating(model):
         output = Output.of(model(x)).in_full()
     with torch.autocast(x.device.type, enabled=False):
@@ -178,22 +180,25 @@ def confidence(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def evidential_loss(logits: Tensor, y: Tensor) -> Tensor:
-    """Return log Σ_k α_k - log α_y per sample (N,), α_k = exp(z_k) + 1 the evidence of logits (N, C) clamped to ±10."""
+    """Return log Σ_k α_k - log α_y per sample, of shape (N,).
+
+    α_k = exp(z_k) + 1 is the evidence for class k, from logits z of shape (N, C) clamped to ±10.
+    """
     evidence = logits.clamp(-10, 10).exp() + 1
     return evidence.sum(1).log() - evidence.gather(1, y[:, None]).squeeze(1).log()
 
 
 def discrepancy(first: Tensor, second: Tensor) -> Tensor:
-    """Return the maximum mean discrepancy between two sets of samples (N, F): mean(K_aa + K_bb - K_ab - K_ba).
+    """Return the maximum mean discrepancy between two sets of samples, each of shape (N, F).
 
-    K is the sum of five Gaussian kernels exp(-‖·‖² / h); the h are 1/4 … 4 times the mean squared distance between two
-    of all 2N samples, which is constant for the gradient.
+    It is mean(K_aa + K_bb - K_ab - K_ba), where K is the sum of five Gaussian kernels exp(-‖·‖² / h). The bandwidths h
+    are 1/4 … 4 times the mean squared distance between the 2N samples. No gradient flows through them.
     """
     count, samples = len(first), torch.cat([first, second])
     squares = samples.square().sum(1)
     distance = (squares[:, None] + squares - 2 * samples @ samples.T).clamp(min=0)
     mean = distance.detach().sum() / (2 * count * (2 * count - 1))
-    mean = mean.clamp(min=1e-6)  # where all samples are equal
+    mean = mean.clamp(min=1e-6)  # if all samples are equal
     kernel = torch.stack([(-distance / (mean * 2**power)).exp() for power in range(-2, 3)]).sum(0)
     within = kernel[:count, :count] + kernel[count:, count:]
     return (within - kernel[:count, count:] - kernel[count:, :count]).mean()
@@ -201,10 +206,10 @@ def discrepancy(first: Tensor, second: Tensor) -> Tensor:
 
 @dataclass
 class HardDomain(Callback):
-    """Holds out one domain in the grid: the one that the follower trusts least, by `hardest`.
+    """A callback that holds out the domain that the follower trusts least, as determined by `hardest`.
 
-    Trust is measured on `batches` batches per domain, each as large as a task, with equal counts per class. Images are
-    not augmented and come from the same epochs as the training images.
+    Trust is measured on `batches` batches per domain. Each batch is as large as a task and has equal counts per class.
+    Images are not augmented and count towards the training epochs.
     """
 
     every: int = hyperparameter(10, least=1)
@@ -213,14 +218,14 @@ class HardDomain(Callback):
     chosen: Counter[int] = field(default_factory=Counter, init=False)
 
     def check(self, objective: type[Objective], grid: GridSpec) -> None:
-        """Refuse an objective without a follower, and a grid that cannot hold out a domain."""
+        """Raise an error for an objective without a follower, or a grid that cannot hold out a domain."""
         if not issubclass(objective, EbilHads):
-            raise MedicError("hard domain scheduling needs the follower of 'ebil': leave out --objective")
+            raise MedicError("hard domain scheduling requires objective 'ebil': omit --objective")
         if (grid.domains or 1) < 2:
-            raise MedicError("hard domain scheduling holds out a domain: use --domain-splits 2 or more")
+            raise MedicError("hard domain scheduling holds out one domain: use --domain-splits 2 or more")
 
     def on_iteration(self, training: Training) -> None:
-        """Measure every domain, and hold out the hardest."""
+        """Measure the trust in every domain, and hold out the hardest domain."""
         grid, cells = training.grid, training.cells
         follower = cast(EbilHads, training.objective).ready_follower()
         infer = Inference(follower, training.images, training.preprocessing, training.device, training.precision)
@@ -233,20 +238,23 @@ class HardDomain(Callback):
         self.chosen[grid.held_out] += 1
 
     def metrics(self) -> dict[str, float]:
-        """Return how often each domain, by number, was held out so far."""
+        """Return the fraction of turns in which each domain was held out."""
         return {f"held/{domain}": count / self.chosen.total() for domain, count in sorted(self.chosen.items())}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how often each domain was chosen."""
+        """Return how often each domain was held out."""
         return {"chosen": dict(self.chosen)}
 
     def load_state_dict(self, training: Training, state: dict[str, Any]) -> None:
-        """Restore the state; the grid restores the held-out domain itself."""
+        """Restore the state. The grid itself restores the held-out domain."""
         self.chosen = Counter(state["chosen"])
 
 
 def hardest(weights: Mapping[int, float], chosen: Mapping[int, int], lam: float) -> int:
-    """Return the domain with the least exp(1 + w) (0.1 + lam · s): w its mean weight, s how often it was chosen."""
+    """Return the domain with the lowest exp(1 + w) (0.1 + lam · s).
+
+    w is the mean weight of the domain, and s the fraction of turns in which it was chosen.
+    """
     total = max(1, sum(chosen.values()))
     return min(weights, key=lambda domain: exp(1 + weights[domain]) * (0.1 + lam * chosen.get(domain, 0) / total))
 
@@ -256,8 +264,8 @@ OBJECTIVES["ebil"] = ObjectiveKind((CE, OVA), ("branches",), "bcls", EbilHads)
 METHODS = (
     Method(
         "ebil-hads",
-        "the domain that a follower trusts least is held out; two evidential branches",
-        "head and objective: MEDIC with two branches, a network that weighs images, and a held-out domain",
+        "hold out the domain that a second network trusts least; two evidential branches",
+        "head and objective: MEDIC with two branches, a network that weights images, and a held-out domain",
         "Peng et al. 2024",
         preset={"objective": "ebil"},
         grid=GridSpec(2, 2, pairing="diagonal"),

@@ -1,6 +1,6 @@
-"""HyProMeta (Peng et al. 2024): open set domain generalization under label noise.
+"""HyProMeta (Peng et al. 2024): open set domain generalization with label noise.
 
-Our reading: neither code nor formulas are public.
+Our interpretation: neither code nor formulas are public.
 """
 
 import logging
@@ -27,14 +27,14 @@ from medic.utils.parts import Part, hyperparameter
 logger = logging.getLogger(__name__)
 
 BORDER = 1 - 1e-5
-"""The largest length of a point in the Poincaré ball of curvature -1: at 1 every distance is infinite."""
+"""Maximum norm of a point in the Poincaré ball of curvature -1. At norm 1, distances are infinite."""
 
 AT_ONCE = 4096
-"""Samples whose distances to all prototypes are computed at once."""
+"""Number of samples whose distances to all prototypes are computed at once."""
 
 
 class Prompted(Head, name="prompted"):
-    """C + 1 closed-set logits, the last for prompted images, and 2C one-vs-all logits."""
+    """A head with C + 1 closed-set logits, the last for prompted images, and 2C one-vs-all logits."""
 
     ova = True
 
@@ -43,7 +43,7 @@ class Prompted(Head, name="prompted"):
         self.close_head, self.ova_head = linear_layer(features, classes + 1), linear_layer(features, 2 * classes)
 
     def forward(self, features: Tensor) -> Output:
-        """Return the logits of features (N, F)."""
+        """Return logits for features of shape (N, F)."""
         logits = self.close_head(features)
         ova = self.ova_head(features).view(len(logits), 2, -1)
         return Output(logits[:, :-1], ova, features, unknown=logits[:, -1])
@@ -51,12 +51,14 @@ class Prompted(Head, name="prompted"):
 
 @dataclass(eq=False)
 class HyProMeta(Objective):
-    """Meta-train on clean samples and meta-test on noisy ones; a learnt prompt v turns any image into a new category.
+    """An objective that meta-trains on clean and meta-tests on noisy samples, with a prompt v for a new category.
 
-    The first step of an iteration averages the losses of each task over its clean samples, every later step over its
-    noisy ones; a task without such samples averages over all. Every image, prompted as x + v, adds
-    `prompt · CE(x + v, C)` over the C + 1 closed-set outputs and `reject · mean_k -log(1 - q_k(x + v))`, q_k the
-    positive probability of one-vs-all classifier k.
+    In the first step of an iteration, each task averages its losses over clean samples, and in later steps over noisy
+    samples. A task without such samples averages over all.
+
+    The prompt is learnt and turns any image x into x + v, an image of the new category. Each prompted image adds
+    `prompt · CE(x + v, C)` over the C + 1 closed-set outputs and `reject · mean_k -log(1 - q_k(x + v))`, where q_k is
+    the positive probability of one-vs-all classifier k.
     """
 
     prompt: float = hyperparameter(0.1)
@@ -70,12 +72,12 @@ class HyProMeta(Objective):
         self.register_parameter("v", None)
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
-        """Start with a prompt of noise, as strong as inputs, so that prompted images differ from the start."""
+        """Initialise the prompt with noise at input scale, so that prompted images differ from the start."""
         super().prepare(model, setup)
         self.v = nn.Parameter(torch.randn(setup.shape))
 
     def forward(self, model: nn.Module, step: Step) -> Risk:
-        """Measure a step, and the same images with the prompt, whose losses are averaged per task and over tasks."""
+        """Compute the risk of a step, and add the losses of its prompted images, averaged per task and over tasks."""
         if self.v is None:
             raise MedicError("HyProMeta is not prepared: call objective.prepare(model, setup) before training")
         risk = super().forward(model, step)
@@ -86,37 +88,42 @@ class HyProMeta(Objective):
             return risk.plus(step.means(self.prompt * _as_new(output) + self.reject * acceptance(output)).mean())
 
     def average(self, losses: Tensor, step: Step) -> Tensor:
-        """Return the mean loss (m,) of each task's clean samples, or noisy ones, or of all where it has none."""
+        """Average losses over the clean or noisy samples of each task, giving shape (m,).
+
+        A task without such samples averages over all its samples.
+        """
         if "clean" not in step.attributes:
             return super().average(losses, step)
         clean = step.attributes["clean"] > 0
         wanted = clean if step.index == 0 else ~clean
         share = step.means(wanted.to(losses))
-        # A share is 0 or at least 1 / N.
+        # A share is 0 or at least 1 / N, so the clamp only avoids division by 0.
         chosen = step.means(torch.where(wanted, losses, 0)) / share.clamp(min=1 / len(losses))
         return torch.where(share > 0, chosen, step.means(losses))
 
 
 def _as_new(output: Output) -> Tensor:
-    """Return the cross-entropy (N,) of the C + 1 outputs against the last: -log p_C."""
+    """Return the cross-entropy -log p_C of the last of C + 1 outputs, of shape (N,)."""
     if output.unknown is None:
-        raise MedicError("HyProMeta needs an output for prompted images: use --head prompted")
+        raise MedicError("objective 'hyprometa' requires --head prompted")
     return torch.cat([output.logits, output.unknown[:, None]], dim=1).logsumexp(1) - output.unknown
 
 
 @dataclass
 class Prototypes(Callback):
-    """Marks samples as noisy whose label is not that of the nearest prototype, and relabels them, once per epoch.
+    """A callback that corrects labels once per epoch, based on the nearest class prototype.
 
-    It needs the training labels and the current model, nothing else. Samples have the attribute `clean`, 1 or 0; a
-    noisy one gets the label of the nearest prototype. For the first `trust` epochs all are clean, because a model that
-    has learnt little marks half of the clean labels as noisy, and would learn from that.
+    A sample whose label differs from its nearest prototype is marked as noisy and receives the label of that prototype.
+    The attribute `clean` of a sample is 1 or 0. The callback uses only training labels and the current model.
+
+    In the first `trust` epochs, all labels count as clean: a model that has learnt little would mark half of the clean
+    labels as noisy, and then learn from the wrong labels.
     """
 
     trust: int = hyperparameter(40)
 
     def start(self, training: Training) -> None:
-        """Take all labels to be clean, and find the length of an epoch."""
+        """Mark all labels as clean, and compute the epoch length."""
         self.original_label = self.label = training.samples.label
         self.clean = torch.ones_like(self.original_label)
         self.prototypes: Tensor | None = None
@@ -126,7 +133,7 @@ class Prototypes(Callback):
         training.samples = self._samples(training)
 
     def on_iteration(self, training: Training) -> None:
-        """Compare all training samples with the prototypes of the classes."""
+        """Compare all training samples with the class prototypes, and correct their labels."""
         if training.iteration < self.trust * self.every:
             return
         output = self._infer(training.samples.indices)
@@ -141,11 +148,11 @@ class Prototypes(Callback):
         training.relabel(self._samples(training))
 
     def metrics(self) -> dict[str, float]:
-        """Return the fraction of training samples that are marked as noisy."""
+        """Return the fraction of training samples marked as noisy."""
         return {"noisy": 1 - float(self.clean.double().mean())}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the labels, the clean marks and the prototypes."""
+        """Return the labels, the `clean` attribute and the prototypes."""
         return {"label": self.label, "clean": self.clean, "prototypes": self.prototypes}
 
     def load_state_dict(self, training: Training, state: dict[str, Any]) -> None:
@@ -154,20 +161,20 @@ class Prototypes(Callback):
         training.relabel(self._samples(training))
 
     def _samples(self, training: Training) -> Samples:
-        """Return the training's samples with the current labels."""
+        """Return the training samples with their current labels."""
         samples = training.samples
         return replace(samples, label=self.label, attributes={**samples.attributes, "clean": self.clean})
 
 
 def embed(features: Tensor) -> Tensor:
-    """Map features (N, F), shortened to length 1 where longer, to points (N, F) of the Poincaré ball."""
+    """Map features of shape (N, F) to points in the Poincaré ball. Clips feature norms to 1 first."""
     return exp0(features / features.norm(dim=1, keepdim=True).clamp(min=1))
 
 
 def find_prototypes(points: Tensor, label: Tensor, domain: Tensor, classes: int) -> Tensor:
-    """Return the prototype of every class (C, F): the mean over domains of the means of its points (N, F) there.
+    """Return class prototypes of shape (C, F) from points of shape (N, F).
 
-    A class without points has NaN.
+    A prototype is the mean of the class means in each domain. It is NaN for a class without points.
     """
     prototypes = torch.full((classes, points.shape[1]), torch.nan, dtype=points.dtype)
     for c in label.unique().tolist():
@@ -177,16 +184,19 @@ def find_prototypes(points: Tensor, label: Tensor, domain: Tensor, classes: int)
 
 
 def find_nearest(points: Tensor, prototypes: Tensor) -> Tensor:
-    """Return the class (N,) of the nearest prototype (C, F) of each point (N, F), skipping NaN prototypes."""
+    """Return the class of the nearest prototype for each point, of shape (N,). Skips NaN prototypes.
+
+    Points have shape (N, F) and prototypes shape (C, F).
+    """
     lacking = prototypes.isnan().any(1)
     parts = points.split(AT_ONCE)
     return torch.cat([distance(part, prototypes).masked_fill(lacking, torch.inf).argmin(1) for part in parts])
 
 
 def keep_cells(label: Tensor, original: Tensor, domain: Tensor, classes: int) -> Tensor:
-    """Restore original labels (N,) where a domain would lose its last sample of a class.
+    """Restore original labels, of shape (N,), where a domain would otherwise lose its last sample of a class.
 
-    Otherwise the grid could not split the classes of that domain.
+    Without this, the grid could not split the classes of the domain.
     """
     cells = classes * (1 + int(domain.max()))
     while True:
@@ -198,13 +208,16 @@ def keep_cells(label: Tensor, original: Tensor, domain: Tensor, classes: int) ->
 
 
 def exp0(u: Tensor) -> Tensor:
-    """Map tangent vectors u (…, F) at the origin to the ball: tanh(‖u‖) u / ‖u‖, within `BORDER`."""
+    """Map tangent vectors u at the origin, of shape (…, F), to the ball: tanh(‖u‖) u / ‖u‖, within `BORDER`."""
     length: Tensor = u.norm(dim=-1, keepdim=True)
     return u * (length.tanh().clamp(max=BORDER) / length.clamp(min=torch.finfo(u.dtype).tiny))
 
 
 def distance(a: Tensor, b: Tensor) -> Tensor:
-    """Return the distances (N, M) of points (N, F) and (M, F): arcosh(1 + 2 ‖a - b‖² / ((1 - ‖a‖²) (1 - ‖b‖²)))."""
+    """Return distances of shape (N, M) between points of shape (N, F) and (M, F).
+
+    The distance is arcosh(1 + 2 ‖a - b‖² / ((1 - ‖a‖²) (1 - ‖b‖²))).
+    """
     first, second = a.square().sum(1)[:, None], b.square().sum(1)
     apart = (first + second - 2 * a @ b.T).clamp(min=0)
     excess = 2 * apart / ((1 - first) * (1 - second))
@@ -212,12 +225,13 @@ def distance(a: Tensor, b: Tensor) -> Tensor:
 
 
 def mean(points: Tensor) -> Tensor:
-    """Return the mean (…, F) of points (…, N, F): their average in the Klein model, weighted by Lorentz factors.
+    """Return the hyperbolic mean, of shape (…, F), of points of shape (…, N, F).
 
-    a_K = 2a / (1 + ‖a‖²) and γ = 1 / √(1 - ‖a_K‖²); the average m = Σ γ a_K / Σ γ goes back as m / (1 + √(1 - ‖m‖²)).
+    The mean is the average m = Σ γ a_K / Σ γ in the Klein model, with a_K = 2a / (1 + ‖a‖²) and Lorentz factors
+    γ = 1 / √(1 - ‖a_K‖²). It is mapped back to the ball as m / (1 + √(1 - ‖m‖²)).
     """
     squares = points.square().sum(-1, keepdim=True)
-    # γ = (1 + ‖a‖²) / (1 - ‖a‖²), and γ a_K = 2a / (1 - ‖a‖²): without the root of a difference near 0.
+    # γ = (1 + ‖a‖²) / (1 - ‖a‖²) and γ a_K = 2a / (1 - ‖a‖²) avoid the root of a difference near 0.
     average = (2 * points / (1 - squares)).sum(-2) / ((1 + squares) / (1 - squares)).sum(-2)
     return average / (1 + (1 - average.square().sum(-1, keepdim=True)).clamp(min=0).sqrt())
 
@@ -227,8 +241,8 @@ OBJECTIVES["hyprometa"] = ObjectiveKind((CE, OVA), ("prompted",), "bcls", HyProM
 METHODS = (
     Method(
         "hyprometa",
-        "labels that hyperbolic prototypes contradict are corrected, for meta-testing",
-        "objective and labels: MEDIC from clean to noisy images, and a category of prompted ones",
+        "correct labels that hyperbolic prototypes contradict, and meta-test on them",
+        "objective and labels: MEDIC from clean to noisy images, and an extra class for prompted images",
         "Peng et al. 2024",
         preset={"objective": "hyprometa"},
         grid=GridSpec(2, 2, axes={"clean": 1}, pairing="diagonal"),

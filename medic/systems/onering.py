@@ -1,4 +1,4 @@
-"""OneRing (Yang et al. 2022): unknown is the second best class of every known sample."""
+"""OneRing (Yang et al. 2022): unknown is the second most likely class of every known sample."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from medic.utils.parts import Part, hyperparameter
 
 
 class Ring(Head, name="ring"):
-    """C + 1 logits without bias, the last for unknown; every iteration starts with weight rows of length 1."""
+    """A head with C + 1 logits, the last for unknown. It has no bias, and each iteration normalises its weight rows."""
 
     unknown = True
 
@@ -26,7 +26,7 @@ class Ring(Head, name="ring"):
         nn.init.xavier_uniform_(self.ring_head.weight)
 
     def linear(self) -> LinearHead:
-        """Return the weights of the logits of known classes."""
+        """Return the weights for the logits of known classes."""
         weight = self.ring_head.weight[:-1]
         return LinearHead(weight, weight.new_zeros(len(weight)))
 
@@ -36,22 +36,22 @@ class Ring(Head, name="ring"):
         self.ring_head.weight.copy_(functional.normalize(self.ring_head.weight))
 
     def forward(self, features: Tensor) -> Output:
-        """Return the logits of features (N, F)."""
+        """Return logits for features of shape (N, F)."""
         logits = self.ring_head(features)
         return Output(logits[:, :-1], features=features, unknown=logits[:, -1])
 
 
 @dataclass(eq=False)
 class OneRing(DeclaredModule):
-    """Per sample `CE(o, y) + weight · CE(o without o_y, unknown)` over C + 1 outputs o."""
+    """The OneRing loss: `CE(o, y) + weight · CE(o without o_y, unknown)` per sample, over C + 1 outputs o."""
 
     weight: float = hyperparameter(1.0)
     needs = ("unknown",)
 
     def forward(self, output: Output, y: Tensor) -> Tensor:
-        """Return the loss per sample (N,)."""
+        """Return one loss per sample, of shape (N,)."""
         if output.unknown is None:
-            raise MedicError("the loss of OneRing needs an output for unknown: use --head ring")
+            raise MedicError("objective 'onering' requires --head ring")
         outputs = torch.cat([output.logits, output.unknown[:, None]], dim=1)
         others = outputs.scatter(1, y[:, None], -torch.inf)
         second = others.logsumexp(1) - output.unknown
@@ -63,8 +63,8 @@ OBJECTIVES["onering"] = ObjectiveKind((Part("onering", OneRing),), ("ring",), "r
 METHODS = (
     Method(
         "onering",
-        "unknown is the second best class of every known image",
-        "head and objective: an output for unknown",
+        "make unknown the second most likely class of every known image",
+        "head and objective: one extra logit for unknown",
         "Yang et al. 2022",
         preset={"objective": "onering"},
         paper="OneRing",

@@ -1,4 +1,4 @@
-"""Tasks: a partition of the training set along labelled axes, dealt over the steps of an iteration."""
+"""Tasks: subsets of the training data along labelled axes, distributed over the steps of an iteration."""
 
 from medic.tasks.cells import Cells
 from medic.tasks.grid import Grid, Task, gather

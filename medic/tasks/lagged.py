@@ -1,4 +1,4 @@
-"""The bases of samplers: those that learn have a confusion matrix per domain, used some iterations late."""
+"""Base classes of samplers. Samplers that learn use a confusion matrix per domain, with a lag of some iterations."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -13,36 +13,36 @@ from medic.utils.parts import check_hyperparameters, hyperparameter
 
 Domains = Sequence[int]
 Groups = Sequence[tuple[int, ...]]
-"""The units of a class split: single classes, or contiguous groups of them."""
+"""The units of a class split: single classes, or contiguous groups of classes."""
 Split = list[list[int]]
-"""For every task, positions in the groups."""
+"""Positions in the list of groups, for every task."""
 
 
 class Sampler:
-    """Splits class labels over tasks; may learn from the outputs of training. By default it learns nothing.
+    """Base class of samplers, which distribute classes over tasks and may learn from the training outputs.
 
-    `summarise` reduces the outputs to a small tensor on the device, which reaches the host (`observe`) some iterations
-    later.
+    `summarise` reduces the outputs to a small tensor on the device. Some iterations later, `observe` receives it on the
+    host. By default, a sampler does not learn.
     """
 
     ahead: int
-    """The number of iterations that may be split before the first of them is observed, with the same result."""
+    """Number of iterations that can be split before the first one is observed, without changing the result."""
     probes: bool = False
-    """Whether it observes fresh images after every iteration instead of the outputs of training."""
+    """Whether the sampler observes fresh images after every iteration instead of the training outputs."""
 
     def split(self, domains: Domains, groups: Groups, parts: int, generator: torch.Generator, ahead: int = 0) -> Split:
-        """Deal the `groups` of classes of a domain split over `parts` tasks: lists of positions in `groups`.
+        """Distribute the class groups of a domain split over `parts` tasks, as positions in `groups`.
 
-        `ahead` iterations were split but not observed yet.
+        `ahead` is the number of iterations already split but not yet observed.
         """
         raise NotImplementedError
 
     def summarise(self, logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor | None:
-        """Summarise the closed-set logits (N, C) of samples of classes and domains (N,), on their device."""
+        """Summarise closed-set logits of shape (N, C), with classes `y` and domains of shape (N,), on their device."""
         return None
 
     def observe(self, summary: Tensor) -> None:
-        """Learn from the summary of one iteration."""
+        """Learn from the summary of an iteration."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that later splits depend on."""
@@ -54,10 +54,10 @@ class Sampler:
 
 @dataclass
 class Lagged(Sampler, ABC):
-    """A sampler with a matrix (C, C) per domain of how the model confuses its classes in training.
+    """A sampler that tracks how the model confuses classes, with one matrix of shape (C, C) per domain.
 
-    A split uses the matrices of `lag` iterations earlier. It is therefore the same on every device, and whenever it is
-    drawn, up to `lag - 1` iterations ahead.
+    A split uses the matrices from `lag` iterations earlier. The result is therefore the same on every device, even if
+    it is drawn up to `lag - 1` iterations ahead.
     """
 
     _: KW_ONLY
@@ -66,27 +66,31 @@ class Lagged(Sampler, ABC):
     def __post_init__(self) -> None:
         check_hyperparameters(self)
         self.ahead = self.lag - 1
-        self._matrices = torch.empty(0, 0, 0)  # (domains, classes, classes), grown to what is observed
+        self._matrices = torch.empty(0, 0, 0)  # (domains, classes, classes), grows as domains are observed
         self._pending: deque[Tensor] = deque()
 
     @abstractmethod
     def initial(self, classes: int) -> float:
-        """Return the initial value of every entry of a matrix."""
+        """Return the initial value of all matrix entries."""
 
     @abstractmethod
     def updated(self, matrices: Tensor, mean: Tensor, met: Tensor) -> Tensor:
-        """Return the matrices (D, C, C) after an iteration.
+        """Return the matrices, of shape (D, C, C), after an iteration.
 
-        Rows of `mean` (D, C, C) are the mean softmax of a (domain, class); `met` (D, C, 1) marks those with samples.
+        Each row of `mean`, of shape (D, C, C), is the mean softmax for one domain and class. `met`, of shape (D, C, 1),
+        marks the rows that have samples.
         """
 
     @property
     def observed(self) -> bool:
-        """Whether it has observed an iteration."""
+        """Whether the sampler has observed any iteration."""
         return len(self._matrices) > 0
 
     def past(self, domains: Sequence[int], ahead: int = 0) -> Tensor | None:
-        """Return the lagged matrices of `domains` (all met, if empty), (number, C, C), or None while there are none."""
+        """Return the lagged matrices of `domains`, of shape (number, C, C), or None before any observation.
+
+        An empty list stands for all observed domains.
+        """
         position = len(self._pending) - self.lag + ahead
         if position < 0:
             return None
@@ -95,11 +99,11 @@ class Lagged(Sampler, ABC):
         return past[known] if known else None
 
     def summarise(self, logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor | None:
-        """Sum the softmax over the samples of every (domain, class)."""
+        """Sum the softmax over the samples of each domain and class."""
         return softmax_sums(logits, y, domain, domains)
 
     def observe(self, summary: Tensor) -> None:
-        """Update the matrices by the mean softmax of each (domain, class) of the iteration."""
+        """Update the matrices with the mean softmax of each domain and class in the iteration."""
         sums, counts = summary[..., :-1], summary[..., -1:]
         self._grow(*sums.shape[:2])
         updated = self.updated(self._matrices[: len(sums)], sums / counts.clamp(min=1), counts > 0)
@@ -107,13 +111,13 @@ class Lagged(Sampler, ABC):
         self._remember()
 
     def _remember(self) -> None:
-        """Keep the matrices of this iteration until splits no longer use them."""
+        """Keep the current matrices until splits no longer use them."""
         self._pending.append(self._matrices)
         if len(self._pending) > self.lag:
             self._pending.popleft()
 
     def _met(self, matrices: Tensor) -> list[int]:
-        """Return the domains whose matrices were ever updated; a running list of them would not be lagged."""
+        """Return the domains whose matrices have been updated. A separate list of domains would ignore the lag."""
         changed = (matrices != self.initial(matrices.shape[1])).flatten(1).any(1)
         return [domain for domain, met in enumerate(changed.tolist()) if met]
 
@@ -126,7 +130,7 @@ class Lagged(Sampler, ABC):
             self._matrices = torch.cat([self._matrices, new])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the running matrices and the past ones that splits still use."""
+        """Return the current matrices and the past matrices that splits still use."""
         return {"confusion": self._matrices, "pending": list(self._pending)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -136,13 +140,14 @@ class Lagged(Sampler, ABC):
 
 
 def softmax_sums(logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor:
-    """Sum the softmax over the samples of every (domain, class), with their count: (domains, C, C + 1).
+    """Sum the softmax over the samples of each domain and class, and append the number of samples.
 
-    Closed-set logits are (N, C), classes and domains (N,). Nothing synchronises with the device.
+    Closed-set logits have shape (N, C), classes and domains shape (N,), and the result shape (domains, C, C + 1). Does
+    not synchronise with the device.
     """
     classes = logits.shape[1]
     row = y if domain is None else domain * classes + y
-    # A product with one-hot rows, because the summation order of index_add is undefined on a GPU.
+    # Use a product with one-hot rows: index_add has no fixed summation order on a GPU.
     member = (row[:, None] == torch.arange(domains * classes, device=row.device)).double()
     probability = logits.detach().double().softmax(dim=1)
     sums = member.T @ torch.cat([probability, probability.new_ones(len(row), 1)], dim=1)
@@ -150,9 +155,9 @@ def softmax_sums(logits: Tensor, y: Tensor, domain: Tensor | None, domains: int)
 
 
 def block_sums(matrix: Tensor | None, groups: Sequence[tuple[int, ...]], unknown: float) -> Tensor:
-    """Sum the blocks (G, G) of a matrix (C, C) that `groups` of classes make.
+    """Sum a matrix of shape (C, C) over blocks of class groups, giving shape (G, G).
 
-    Without a matrix, or with one of fewer classes, every entry counts as `unknown`.
+    If the matrix is None or has too few classes, every entry counts as `unknown`.
     """
     classes = 1 + max(max(group) for group in groups)
     if matrix is None or len(matrix) < classes:

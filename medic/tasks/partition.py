@@ -1,4 +1,4 @@
-"""The arithmetic of tasks and steps: their numbers, sizes and matched pairs."""
+"""Compute step sizes and matched pairs of tasks."""
 
 import itertools
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def chunks(values: Sequence[T], parts: int) -> list[tuple[T, ...]]:
-    """Cut `values` into `parts` contiguous chunks whose sizes differ by at most one, the larger ones first."""
+    """Cut `values` into `parts` contiguous chunks whose sizes differ by at most one. Larger chunks come first."""
     size, larger = divmod(len(values), parts)
     ends = [size * i + min(i, larger) for i in range(parts + 1)]
     return [tuple(values[a:b]) for a, b in itertools.pairwise(ends)]
@@ -19,30 +19,30 @@ def chunks(values: Sequence[T], parts: int) -> list[tuple[T, ...]]:
 def step_sizes(tasks: int, steps: int | Sequence[int]) -> tuple[int, ...]:
     """Return the number of tasks in each step.
 
-    `steps` is either these numbers, which must add up to `tasks`, or the number of steps, of which some get
-    ⌈tasks / steps⌉ tasks and the others ⌊tasks / steps⌋.
+    `steps` is the number of steps, or a sequence of step sizes that add up to `tasks`. A number of steps divides the
+    tasks as evenly as possible.
     """
     if isinstance(steps, int):
         if not 1 <= steps <= tasks:
             raise MedicError(
-                f"{steps} steps need at least {steps} tasks, but there are {tasks}: use more splits or --repeat; "
-                "--iterations sets the length of training"
+                f"{steps} steps require at least {steps} tasks, got {tasks}: use more splits or --repeat; "
+                "--iterations sets the training length"
             )
         return tuple(len(chunk) for chunk in chunks(range(tasks), steps))
     sizes = tuple(steps)
     listed = ",".join(map(str, sizes))
     if any(size < 1 for size in sizes):
-        raise MedicError(f"steps {listed}: a step holds at least one of the {tasks} tasks")
+        raise MedicError(f"each step must hold at least one of the {tasks} tasks, got steps {listed}")
     if sum(sizes) != tasks:
         raise MedicError(
             f"steps {listed} hold {sum(sizes)} tasks, but the grid has {tasks}: "
-            f"give sizes that add up to {tasks}, or the number of steps"
+            f"pass sizes that add up to {tasks}, or the number of steps"
         )
     return sizes
 
 
 class MatchedPairs(NamedTuple):
-    """The number of pairs of tasks in different steps, whose gradients are matched."""
+    """The number of task pairs in different steps. Training matches the gradients of these pairs."""
 
     exact: int
     """The paper's t_n = Σ_{i<j} m_i m_j."""
@@ -51,12 +51,12 @@ class MatchedPairs(NamedTuple):
 
 
 def matched_pairs(tasks: int, steps: int | Sequence[int]) -> MatchedPairs:
-    """Count the pairs of tasks in different steps, for `tasks` tasks dealt over `steps` (see `step_sizes`).
+    """Count the task pairs in different steps. `step_sizes` describes the arguments.
 
     >>> matched_pairs(9, 3)
     MatchedPairs(exact=27, estimate=27.0)
     """
     sizes = step_sizes(tasks, steps)
     exact = (tasks**2 - sum(size**2 for size in sizes)) // 2
-    # One division of integers, so that the estimate is exact where it is a whole number.
+    # A single integer division keeps whole-number estimates exact.
     return MatchedPairs(exact, tasks**2 * (len(sizes) - 1) / (2 * len(sizes)))

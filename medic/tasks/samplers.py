@@ -1,4 +1,4 @@
-"""Samplers: they deal the classes of a domain over tasks, at random or by how the model confuses them."""
+"""Samplers, which distribute the classes of a domain over tasks, at random or based on the model's confusion."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,16 +15,17 @@ from medic.utils.parts import hyperparameter
 
 @dataclass
 class Random(Sampler):
-    """Option (i) of the paper: a uniform split.
+    """Option (i) of the paper: a uniformly random split.
 
-    Named `balanced` it is option (ii): a grid without splits is then drawn with equal counts per domain and class, as
-    grids that split both always are. Named `informative` it is option (iv): a callback chooses among its tasks.
+    The name `balanced` selects option (ii). A grid without splits then draws equal counts per domain and class, as
+    grids that split both axes always do. The name `informative` selects option (iv), in which a callback chooses among
+    random tasks.
     """
 
     ahead = 8
 
     def split(self, domains: Domains, groups: Groups, parts: int, generator: torch.Generator, ahead: int = 0) -> Split:
-        """Shuffle the groups and cut them into chunks."""
+        """Shuffle the class groups and cut them into tasks."""
         order: list[int] = torch.randperm(len(groups), generator=generator).tolist()
         return [list(chunk) for chunk in chunks(order, parts)]
 
@@ -33,19 +34,21 @@ class Random(Sampler):
 class Adaptive(Lagged):
     """Option (vi) of the paper: classes that the model confuses go to different tasks of their domain.
 
-    A chain visits every class once: the first at random, each next one with the probability p(j | i) that the current
-    class i is taken for it, over the classes j not visited. Dealing the chain round-robin separates neighbours.
+    A chain visits every class once. It starts at a random class. Each subsequent class j is drawn from the unvisited
+    classes with probability p(j | i), the probability that the model mistakes the current class i for j. Distributing
+    the chain round-robin separates neighbours.
 
-    p is a moving average per domain, row by row, of the softmax in training:
-    `p ← decay · p + (1 - decay) · mean over the iteration's samples of class i`, starting uniform.
+    p is a moving average of the training softmax, starting uniform. Each domain has its own p, and each class i its own
+    row: `p ← decay · p + (1 - decay) · mean over the iteration's samples of class i`.
     """
 
     decay: float = hyperparameter(0.9, most=1, below=True)
 
     def confusion(self, domains: Sequence[int], ahead: int = 0) -> Tensor | None:
-        """Return the lagged confusion (C, C) averaged over `domains` (all met, if empty), or None before any.
+        """Return the lagged confusion, of shape (C, C), averaged over `domains`, or None before any observation.
 
-        A domain that has not met a class is left out of its row; the row of a class that none has met is uniform.
+        An empty list stands for all observed domains. Each row averages over the domains in which the class was
+        observed. The row of a class that was never observed is uniform.
         """
         past = self.past(domains, ahead)
         if past is None:
@@ -55,37 +58,37 @@ class Adaptive(Lagged):
         return torch.where(met.any(0), (past * met).sum(0) / met.sum(0).clamp(min=1), uniform)
 
     def split(self, domains: Domains, groups: Groups, parts: int, generator: torch.Generator, ahead: int = 0) -> Split:
-        """Draw a chain over the groups and deal it."""
+        """Draw a chain of class groups and distribute it over the tasks."""
         return self.deal(chain(group_confusion(self.confusion(domains, ahead), groups), generator), parts)
 
     def deal(self, order: list[int], parts: int) -> list[list[int]]:
-        """Deal a chain round-robin, so that neighbours are apart."""
+        """Distribute a chain round-robin, so that neighbours go to different tasks."""
         return [order[part::parts] for part in range(parts)]
 
     def initial(self, classes: int) -> float:
-        """Start uniform."""
+        """Return the value of a uniform row."""
         return 1 / classes
 
     def updated(self, matrices: Tensor, mean: Tensor, met: Tensor) -> Tensor:
-        """Average the mean softmax of the met classes into their rows."""
+        """Update the moving average in the rows of observed classes."""
         return torch.where(met, self.decay * matrices + (1 - self.decay) * mean, matrices)
 
 
 class Chained(Adaptive):
-    """Another reading of option (v) of the paper: the chain of `Adaptive`, cut into contiguous tasks."""
+    """Another interpretation of the paper's option (v): the chain of `Adaptive`, cut into contiguous tasks."""
 
     def deal(self, order: list[int], parts: int) -> list[list[int]]:
-        """Cut a chain into chunks, so that neighbours are together."""
+        """Cut a chain into chunks, so that neighbours go to the same task."""
         return [list(chunk) for chunk in chunks(order, parts)]
 
 
 @dataclass
 class Probe(Adaptive):
-    """Option (vi) as the authors ran it: the confusion is measured on fresh images, augmented, before every split.
+    """Option (vi) as in the authors' code: measure the confusion on fresh augmented images before every split.
 
-    p(j | i) is the mean over all images of class i, of any domain in the split; it is uniform for a class without any.
-    It keeps no average and costs a forward pass per iteration, in evaluation mode. With lag 1 it is measured at the
-    weights that the split is for, and nothing can be split ahead.
+    p(j | i) is the mean softmax over all images of class i in the domains of the split, or uniform without such images.
+    There is no moving average. The measurement costs one forward pass in evaluation mode per iteration. With a lag of
+    1, it uses the current weights, and iterations cannot be split ahead.
     """
 
     lag: int = hyperparameter(1, least=1)
@@ -93,15 +96,15 @@ class Probe(Adaptive):
     probes = True
 
     def summarise(self, logits: Tensor, y: Tensor, domain: Tensor | None, domains: int) -> Tensor | None:
-        """Ignore the outputs of training."""
+        """Ignore the training outputs."""
 
     def observe(self, summary: Tensor) -> None:
-        """Keep the sums over fresh images, with their counts, in place of the earlier ones."""
+        """Replace the stored sums and counts with those of the latest fresh images."""
         self._matrices = summary
         self._remember()
 
     def confusion(self, domains: Sequence[int], ahead: int = 0) -> Tensor | None:
-        """Return the mean softmax (C, C) over the images of `domains` (all, if empty), or None before any."""
+        """Return the mean softmax per class, of shape (C, C), over the images of `domains`, or None before any."""
         past = self.past(domains, ahead)
         if past is None:
             return None
@@ -110,19 +113,19 @@ class Probe(Adaptive):
 
 
 def group_confusion(confusion: Tensor | None, groups: Sequence[tuple[int, ...]]) -> Tensor:
-    """Return the confusion (G, G) between groups of classes: sums over the blocks of (C, C), rows normalised.
+    """Return the confusion between class groups, of shape (G, G), from a confusion of shape (C, C).
 
-    It is uniform without a confusion and for classes it has not met.
+    Sums over blocks and normalises the rows. Without a confusion, or if it has too few classes, the result is uniform.
     """
     blocks = block_sums(confusion, groups, unknown=1.0)
     return blocks / blocks.sum(1, keepdim=True)
 
 
 def chain(confusion: Tensor, generator: torch.Generator) -> list[int]:
-    """Visit every group once: the first uniformly, each next one by the confusion row of the current one."""
+    """Visit every group once, starting at random. The current row of the confusion weights the next group."""
     count = len(confusion)
     weights = (confusion + 1e-8).numpy()
-    # The shortest of exponential waiting times with these rates is a draw with these weights.
+    # The index of the shortest exponential waiting time with these rates is a sample with these weights.
     waiting = torch.empty(count, count, dtype=torch.double).exponential_(generator=generator).numpy()
     order = [int(torch.randint(count, (), generator=generator))]
     used = np.zeros(count)
@@ -141,4 +144,4 @@ SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "informative": Random,
     "probe": Probe,
 }
-"""Samplers by the name that `--sampling` knows them by."""
+"""Samplers by their `--sampling` name."""

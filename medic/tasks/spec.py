@@ -1,4 +1,4 @@
-"""The frozen description of a grid: which axes are split, and how tasks are dealt over steps."""
+"""The specification of a grid: which axes to split, and how to distribute tasks over steps."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,18 +17,20 @@ Separation = Literal["task", "step"]
 
 @dataclass(frozen=True)
 class GridSpec:
-    """A frozen description of how samples are partitioned into tasks along labelled axes, and tasks into steps.
+    """The specification of how to partition samples into tasks along labelled axes, and tasks into steps.
 
-    Domains are split into `domains` parts; then, separately for each of them (Algorithm 1 of the paper), classes into
-    `classes` parts. `axes` names further axes, `{"hospital": 2}`, split between the two. An axis without splits is
-    pooled and keeps its natural frequencies: `GridSpec()` is one task of everything. An axis split into 1 is balanced
-    but not cut.
+    The grid splits domains into `domains` parts. Within each part, it splits classes into `classes` parts (Algorithm 1
+    of the paper). `axes` adds further axes between the two, for example `{"hospital": 2}`. An axis without splits is
+    pooled and keeps its natural frequencies: `GridSpec()` is a single task with all samples. An axis with 1 split is
+    balanced but not divided.
 
-    `steps` is the number of tasks in each step, or the number of steps; by default the largest split.
-    `pairing="diagonal"` shares one class split between the domain splits and puts (i, i + s) into step s, as MEDIC
-    does; `"ordered"` draws nothing: labels and tasks keep their order. `sampling` names the sampler of class splits;
-    with `separate="step"` the tasks of a domain split also go to different steps. `class_groups` splits contiguous
-    groups of classes instead of single ones. `repeat` draws tasks and steps several times per iteration.
+    - `steps`: the number of steps, or the number of tasks in each step. Defaults to the largest number of splits.
+    - `pairing`: `"diagonal"` uses the same class split in all domain splits and puts (i, i + s) into step s, as MEDIC
+      does. `"ordered"` keeps labels and tasks in order, without randomness.
+    - `sampling`: the name of the sampler for class splits.
+    - `separate`: `"step"` also puts the tasks of a domain split into different steps.
+    - `class_groups`: split contiguous class groups instead of single classes.
+    - `repeat`: how many times to draw tasks and steps per iteration.
     """
 
     domains: int | None = None
@@ -48,16 +50,16 @@ class GridSpec:
         check_choice("separation", self.separate, get_args(Separation))
         for axis, parts in self.splits.items():
             if parts < 1:
-                raise MedicError(f"{parts} {axis} splits: give at least 1")
+                raise MedicError(f"the number of {axis} splits must be at least 1, got {parts}")
         if self.repeat < 1:
-            raise MedicError(f"repeat is {self.repeat}: give 1 or more")
+            raise MedicError(f"repeat must be at least 1, got {self.repeat}")
         if self.pairing == "diagonal":
             self._check_diagonal()
-        assert self.round  # refuses steps that do not fit
+        assert self.round  # raises an error for invalid steps
 
     @cached_property
     def splits(self) -> dict[str, int]:
-        """The number of splits of every axis, domains first and classes last."""
+        """The number of splits per axis. Domains come first, classes last."""
         first = {} if self.domains is None else {"domain": self.domains}
         last = {} if self.classes is None else {CLASS: self.classes}
         return {**first, **self.axes, **last}
@@ -65,7 +67,7 @@ class GridSpec:
     @cached_property
     def round(self) -> tuple[int, ...]:
         """The number of tasks in each step of one draw."""
-        # A diagonal has a step per class split; elsewhere the longest axis decides.
+        # A diagonal has one step per class split; otherwise the axis with the most splits decides.
         own = (self.classes or 1) if self.pairing == "diagonal" else max(self.splits.values(), default=1)
         return step_sizes(math.prod(self.splits.values()), own if self.steps is None else self.steps)
 
@@ -76,16 +78,16 @@ class GridSpec:
 
     @property
     def tasks(self) -> int:
-        """The number of tasks of an iteration, t."""
+        """The number of tasks t in an iteration."""
         return sum(self.sizes)
 
     @property
     def separates(self) -> bool:
-        """Whether it matters which tasks share a step."""
+        """Whether the setting `separate` has an effect."""
         return self.pairing == "random" and len(self.round) > 1
 
     def fitted(self, domains: int, classes: int) -> "GridSpec":
-        """Return the grid with at most as many splits as domains and classes; steps follow if it shrinks."""
+        """Limit the splits to the number of domains and classes. If they shrink, `steps` is reset to its default."""
         fewer = None if self.domains is None else min(self.domains, domains)
         smaller = None if self.classes is None else min(self.classes, classes)
         same = (fewer, smaller) == (self.domains, self.classes)
@@ -95,6 +97,6 @@ class GridSpec:
         rows, columns = math.prod(list(self.splits.values())[:-1]), list(self.splits.values())[-1:]
         if columns == [] or self.round != (rows,) * columns[0]:
             raise MedicError(
-                "the diagonal pairing needs one step per class split, each with one task of every domain split, "
-                f"not {' × '.join(map(str, self.splits.values()))} in steps {self.round}"
+                "pairing 'diagonal' requires one step per class split, each with one task per domain split, "
+                f"got {' × '.join(map(str, self.splits.values()))} in steps {self.round}"
             )

@@ -1,4 +1,4 @@
-"""A step: some tasks forwarded together."""
+"""A step: one or more tasks that are forwarded together."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ from medic.errors import MedicError
 
 @dataclass(frozen=True)
 class Step:
-    """Samples of one or more tasks, forwarded as one batch, ordered by task.
+    """The samples of one or more tasks, forwarded as one batch and ordered by task.
 
-    `x` (N, …) and `y` (N,) are inputs and classes, `sizes` says how many of the N samples each task has, in order,
-    and `attributes` holds one integer label (N,) per further axis, the domain among them.
+    `x` holds inputs of shape (N, …), and `y` classes of shape (N,). `sizes` is the number of samples per task, in
+    order. `attributes` maps the domain and any further axes to integer labels of shape (N,).
     """
 
     x: Tensor
@@ -22,17 +22,17 @@ class Step:
     sizes: tuple[int, ...]
     attributes: Mapping[str, Tensor] = field(default_factory=dict)
     totals: tuple[int, ...] | None = None
-    """The sizes of the tasks over all processes, where other processes hold the rest."""
+    """Task sizes summed over all processes, in distributed training."""
     index: int = 0
-    """The position of the step in its iteration."""
+    """Position of the step in its iteration."""
 
     def __post_init__(self) -> None:
         if sum(self.sizes) != len(self.y) or len(self.x) != len(self.y):
-            raise MedicError(f"a step of {len(self.x)} inputs and {len(self.y)} labels has task sizes {self.sizes}")
+            raise MedicError(f"task sizes {self.sizes} do not match {len(self.x)} inputs and {len(self.y)} labels")
 
     @property
     def domain(self) -> Tensor | None:
-        """The domain of every sample (N,), where the data has domains."""
+        """The domain of every sample, of shape (N,), or None if the data has no domains."""
         return self.attributes.get("domain")
 
     def tasks(self) -> Iterator["Step"]:
@@ -45,9 +45,9 @@ class Step:
             start += size
 
     def means(self, values: Tensor) -> Tensor:
-        """Average per-sample `values` (N,) over each task: (number of tasks,).
+        """Average per-sample values of shape (N,) over each task, giving shape (number of tasks,).
 
-        In distributed training it is this process's part of the mean; the parts add up to it.
+        In distributed training, this is the process's share of the mean. The shares of all processes sum to the mean.
         """
         totals = self.totals or self.sizes
         return torch.stack([part.sum() / total for part, total in zip(values.split(self.sizes), totals, strict=True)])

@@ -1,4 +1,4 @@
-"""Training: the loop's body, its optimizers, callbacks and checkpoints."""
+"""Training: the body of the training loop, optimizers, callbacks and checkpoints."""
 
 from medic.training.averaging import AVERAGES, Swad, WeightAverage
 from medic.training.callbacks import SAMPLER_CALLBACKS, Callback, Training

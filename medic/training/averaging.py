@@ -1,4 +1,4 @@
-"""Weight averages as the result of a run: over its end, with exponential weights, or SWAD's (Cha et al. 2021)."""
+"""Weight averages of a run: over its last part, exponentially weighted, or SWAD (Cha et al. 2021)."""
 
 import math
 from collections import deque
@@ -14,20 +14,21 @@ from medic.errors import MedicError, TrainingError
 from medic.utils.parts import Part, check_hyperparameters, hyperparameter
 
 ROUNDING = 1e-12
-"""Tolerance for the rounding of 1 - share: in floating point, 1 - 0.9 is less than 1 / 10."""
+"""Tolerance for rounding errors in 1 - share. In floating point, 1 - 0.9 is less than 1 / 10."""
 
 
 class RunningMean:
-    """The mean of the lists of tensors that were added; before the first, the list it was made with."""
+    """The mean of all added lists of tensors. Before the first list is added, the list passed to the constructor."""
 
     def __init__(self, tensors: list[Tensor] | None = None, count: int = 0) -> None:
         self.tensors, self.count = tensors or [], count
 
     @torch.no_grad()
     def add(self, tensors: Sequence[Tensor], weight: float | None = None) -> None:
-        """Add a list of tensors, of the same shapes each time: mean ← mean + weight (tensors - mean).
+        """Add a list of tensors: mean ← mean + weight (tensors - mean).
 
-        The default weight, 1 / (count + 1), gives all lists the same weight. The first has the weight 1.
+        All lists must have the same shapes. By default, every list has the same weight. The first list always replaces
+        the initial mean.
         """
         if self.count == 0:
             self.tensors = [tensor.clone() for tensor in tensors]
@@ -36,45 +37,45 @@ class RunningMean:
         self.count += 1
 
     def copy(self) -> "RunningMean":
-        """Return the same mean in separate tensors."""
+        """Return a copy with separate tensors."""
         return RunningMean([tensor.clone() for tensor in self.tensors], self.count)
 
 
 class WeightAverage:
-    """An average of the parameters over iterations. A subclass is a dataclass with declared hyperparameters."""
+    """Base class of parameter averages over iterations. Subclasses are dataclasses that declare hyperparameters."""
 
     converged: bool = True
-    """Whether the average is what the method means by it; otherwise the run is too short."""
+    """Whether the average is valid. If not, the run is too short for the method."""
 
     def __post_init__(self) -> None:
         check_hyperparameters(self)
 
     def update(self, parameters: Sequence[Tensor], progress: float) -> None:
-        """Take the parameters after an iteration; `progress` is the share of the run's iterations that is over."""
+        """Record the parameters after an iteration. `progress` is the completed fraction of the run."""
         raise NotImplementedError
 
     def asks(self, iteration: int, iterations: int) -> bool:
-        """Whether `close` is due after an iteration, counted from 1."""
+        """Return whether to call `close` after an iteration, counted from 1."""
         return False
 
     def close(self, loss: float, iteration: int) -> None:
-        """Take the mean validation loss over source domains."""
+        """Record the validation loss, averaged over source domains."""
 
     def result(self) -> list[Tensor]:
-        """Return copies of the averaged parameters so far."""
+        """Return copies of the current averaged parameters."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state in plain containers; tensors that change in place are copied."""
+        """Return the state in plain containers. Tensors that change in place are copied."""
         raise NotImplementedError
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device | None = None) -> None:
-        """Restore the state, on the device of the parameters if one is given."""
+        """Restore the state, and move its tensors to `device` if one is passed."""
         raise NotImplementedError
 
 
 class _OneMean(WeightAverage):
-    """An average that needs one copy of the parameters."""
+    """Base class of averages that store one copy of the parameters."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,15 +93,15 @@ class _OneMean(WeightAverage):
 
 @dataclass
 class Tail(_OneMean):
-    """The mean of the parameters after each iteration of the last `share` of a run.
+    """The mean of the parameters over the last `share` of a run.
 
-    Of n iterations, the last ⌈share · n⌉ count: 9 of 10 for a share of 0.9.
+    With n iterations, the mean covers the last ⌈share · n⌉: for example, 9 of 10 for a share of 0.9.
     """
 
     share: float = hyperparameter(0.5, most=1, above=True)
 
     def update(self, parameters: Sequence[Tensor], progress: float) -> None:
-        """Add the parameters to the mean, if the last part of the run has begun."""
+        """Add the parameters to the mean if the last part of the run has started."""
         if progress > 1 - self.share + ROUNDING:
             self._mean.add(parameters)
 
@@ -109,7 +110,7 @@ class Tail(_OneMean):
 class Ema(_OneMean):
     """An exponential moving average of the parameters: mean ← d mean + (1 - d) parameters after each iteration.
 
-    d is `decay`, and less at the start: t / (t + 9) after t iterations, so that the first parameters are forgotten.
+    d is `decay`, limited to t / (t + 9) after t iterations so that the initial parameters are forgotten quickly.
     """
 
     decay: float = hyperparameter(0.99, most=1, below=True)
@@ -121,7 +122,7 @@ class Ema(_OneMean):
 
 
 class Segment(NamedTuple):
-    """The iterations between two evaluations: their mean parameters, and the loss and iteration at their end."""
+    """The iterations between two evaluations: mean parameters, final validation loss and last iteration."""
 
     parameters: list[Tensor]
     loss: float
@@ -129,7 +130,7 @@ class Segment(NamedTuple):
 
 
 class Valley(NamedTuple):
-    """Where the loss stopped falling: the iteration at the end of that segment, and the loss that is too high."""
+    """The iteration at which the validation loss stopped falling, and the loss threshold that ends the valley."""
 
     start: int
     threshold: float
@@ -137,12 +138,14 @@ class Valley(NamedTuple):
 
 @dataclass
 class Swad(WeightAverage):
-    """The mean of the parameters from where the validation loss stops falling to where it has risen for good.
+    """SWAD: the mean of the parameters over the valley of the validation loss.
 
-    A run has so many `segments`. Parameters are averaged over the iterations of each, segments are averaged with equal
-    weights, and the validation loss is measured at their ends. The loss has converged when the first of `converge`
-    successive segments has the least loss. The valley ends, and training is dead, when the loss stays above the
-    threshold for `tolerance` segments: 1 + `ratio` times the mean loss of the segments that showed convergence.
+    The run is divided into `segments`. Parameters are averaged over each segment, and all segments in the valley have
+    equal weights. The validation loss is measured at the end of each segment.
+
+    The valley starts when the first of `converge` successive segments has the lowest loss. It ends when the loss stays
+    above a threshold for `tolerance` segments. The threshold is 1 + `ratio` times the mean loss of the segments that
+    showed convergence.
     """
 
     converge: int = hyperparameter(3, least=1)
@@ -154,33 +157,33 @@ class Swad(WeightAverage):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.valley: Valley | None = None
-        self.dead = False  # whether the valley was left, so that further iterations change nothing
+        self.dead = False  # whether the valley has ended, after which iterations have no effect
         self._segment, self._final = RunningMean(), RunningMean()
-        # Both queues of the method end with the newest segment, so one holds them; its tensors never change.
+        # Both queues of the method end with the newest segment, so one queue suffices. Its tensors never change.
         self._queue: deque[Segment] = deque(maxlen=max(self.converge, self.tolerance))
 
     @property
     def converged(self) -> bool:  # type: ignore[override]
-        """Whether the valley was entered."""
+        """Whether the valley has started."""
         return self.valley is not None
 
     def asks(self, iteration: int, iterations: int) -> bool:
-        """Whether a segment ends."""
+        """Return whether a segment ends after an iteration, counted from 1."""
         return iteration * self.segments // iterations > (iteration - 1) * self.segments // iterations
 
     def update(self, parameters: Sequence[Tensor], progress: float = 1.0) -> None:
-        """Add the parameters to the current segment. Call it after every iteration."""
+        """Add the parameters to the current segment. Call this after every iteration."""
         if not self.dead:
             self._segment.add(parameters)
 
     def close(self, loss: float, iteration: int) -> None:
-        """End the segment with the mean validation loss over source domains. The valley may then be over."""
+        """End the segment with a validation loss, averaged over source domains. This may end the valley."""
         if self.dead:
             return
         if self._segment.count == 0:
-            raise MedicError(f"SWAD was given no parameters between iteration {iteration} and the loss before")
+            raise MedicError(f"SWAD received no parameters by iteration {iteration}: call update() every iteration")
         if not math.isfinite(loss):
-            raise TrainingError(f"the validation loss became {loss}")
+            raise TrainingError(f"the validation loss became {loss} at iteration {iteration}")
         self._queue.append(Segment(self._segment.tensors, loss, iteration))
         self._segment = RunningMean()
         if self.valley is None:
@@ -189,14 +192,14 @@ class Swad(WeightAverage):
             self._follow_valley(self.valley)
 
     def result(self) -> list[Tensor]:
-        """Return copies of the averaged parameters so far; without convergence those of the last segment.
+        """Return copies of the current averaged parameters, or of the last segment before convergence.
 
-        Iterations of a segment that has not ended count only in the first segment.
+        Unfinished segments do not count, except for the first one.
         """
         if self.valley is None:
             last = self._queue[-1].parameters if self._queue else self._segment.tensors
             if not last:
-                raise MedicError("SWAD has no result before the first iteration")
+                raise MedicError("SWAD requires at least one iteration: call update() before result()")
             return [tensor.clone() for tensor in last]
         final = self._final.copy()
         if not self.dead:
@@ -206,7 +209,7 @@ class Swad(WeightAverage):
         return final.tensors
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state in plain containers: each copy of the parameters once, mutable ones copied."""
+        """Return the state in plain containers. Each set of parameters is stored once; mutable ones are copied."""
         copies = [segment.parameters for segment in self._queue]
         final = next((i for i, copy in enumerate(copies) if copy is self._final.tensors), len(copies))
         if final == len(copies):
@@ -223,18 +226,18 @@ class Swad(WeightAverage):
         }
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device | None = None) -> None:
-        """Restore the state, on the device of the parameters if one is given."""
+        """Restore the state, and move its tensors to `device` if one is passed."""
         numbers = [self.converge, self.tolerance, self.ratio]
         if state["numbers"] != numbers:
-            raise MedicError(f"this state of SWAD has the hyperparameters {state['numbers']}, not {numbers}")
+            raise MedicError(f"SWAD state does not match: expected hyperparameters {numbers}, got {state['numbers']}")
 
         def placed(tensors: list[Tensor]) -> list[Tensor]:
             return [tensor.to(device=device) for tensor in tensors]
 
         copies = [placed(copy) for copy in state["copies"]]
         self._queue.clear()
-        self._queue.extend(map(Segment, copies, state["losses"], state["ends"]))  # the final mean may be one more
-        # What changes in place is copied; the final mean does so once something was added.
+        self._queue.extend(map(Segment, copies, state["losses"], state["ends"]))  # `copies` may end with the final mean
+        # Copy tensors that change in place. The final mean does once segments have been added.
         self._segment = RunningMean(placed(state["segment"]["parameters"]), state["segment"]["count"]).copy()
         final = RunningMean(copies[state["final"]["copy"]], state["final"]["count"])
         self._final = final.copy() if final.count else final
@@ -242,22 +245,22 @@ class Swad(WeightAverage):
         self.dead = state["dead"]
 
     def _newest(self, count: int) -> list[Segment]:
-        """Return the newest segments, at most `count`, oldest first."""
+        """Return up to `count` of the newest segments, oldest first."""
         return list(self._queue)[-count:]
 
     def _find_valley(self) -> None:
-        """Check for convergence: if the oldest segment has the least loss, start the mean and add earlier segments."""
+        """Check for convergence. If the oldest segment has the lowest loss, start the mean and add earlier segments."""
         latest = self._newest(self.converge)
         losses = [segment.loss for segment in latest]
         if len(latest) < self.converge or losses[0] > min(losses):
             return
         self.valley = Valley(latest[0].end, (1 + self.ratio) * fmean(losses))
-        # With weight 0: it is the result only if the loss rises at once, so that nothing is ever added.
+        # With weight 0: this is the result only if the loss rises at once and no segment is added.
         self._final = RunningMean(latest[0].parameters)
         if self.tolerance > self.converge:
             queue = self._newest(self.tolerance)[: self.tolerance - self.converge + 1]
             start = next((i + 1 for i in reversed(range(len(queue))) if queue[i].loss > self.valley.threshold), 0)
-            # The method leaves out the first segment below the threshold too.
+            # The method also skips the first segment below the threshold.
             inside = queue[start + 1 :]
         else:
             inside = latest[1 : 1 + self.converge - self.tolerance]
@@ -265,7 +268,7 @@ class Swad(WeightAverage):
             self._final.add(segment.parameters)
 
     def _follow_valley(self, valley: Valley) -> None:
-        """After convergence: add the oldest segment of the valley, or end the valley if the loss has risen."""
+        """Continue after convergence: add the oldest segment, or end the valley if the loss has risen."""
         queue = self._newest(self.tolerance)
         if queue[0].end < valley.start:
             return
@@ -278,4 +281,4 @@ class Swad(WeightAverage):
 AVERAGES: dict[str, Part[WeightAverage]] = {
     "tail": Part("tail", Tail), "ema": Part("ema", Ema), "swad": Part("swad", Swad)
 }  # fmt: skip
-"""Weight averages by the name that `--averaging` knows them by."""
+"""Weight averages by their `--averaging` name."""

@@ -1,4 +1,4 @@
-"""The fast path on a GPU: a whole iteration as one CUDA graph."""
+"""Capture a whole iteration as one CUDA graph."""
 
 import logging
 from typing import Literal
@@ -14,16 +14,16 @@ logger = logging.getLogger(__name__)
 
 Capture = Literal["auto", "on", "off"]
 WARM_UP = 3
-"""Iterations that run eagerly, on a dedicated stream, before one is captured."""
+"""Number of iterations that run eagerly, on a dedicated stream, before capture."""
 GRAPHS = 8
-"""The number of iteration shapes that are captured; further ones run eagerly."""
+"""Maximum number of iteration shapes to capture. Further shapes run eagerly."""
 
 
 class Captured:
     """An iteration that is replayed as one CUDA graph from the fourth call on, or runs eagerly if capture fails.
 
-    Learning rates are tensors on the device, so that changing them needs no new capture. Iterations with other task
-    sizes get their own graphs.
+    Learning rates are tensors on the device, so changing them does not require a new capture. Each set of task sizes
+    has its own graph.
     """
 
     def __init__(self, iteration: Iteration, mode: Capture) -> None:
@@ -33,7 +33,7 @@ class Captured:
         self._runs = 0
 
     def __call__(self, batch: Batch) -> Update:
-        """Run one iteration with a batch on the host."""
+        """Run one iteration on a batch that is on the host."""
         self._runs += 1
         if self.mode == "off" or self._runs <= WARM_UP:
             return self._eager(batch)
@@ -45,7 +45,7 @@ class Captured:
         return update
 
     def reset(self) -> None:
-        """Forget the captured graphs, because an iteration computes something else from now on."""
+        """Discard the captured graphs. Call this when the computation of an iteration changes."""
         torch.cuda.synchronize()
         self._graphs.clear()
         self._runs = 0
@@ -58,11 +58,11 @@ class Captured:
         return update
 
     def _capture(self, batch: Batch) -> bool:
-        """Capture an iteration; if that fails, restore the state and name the part that cannot be captured."""
+        """Capture an iteration. If that fails, restore the state and report the part that cannot be captured."""
         before = self.iteration.updater.state_dict()
         inputs, graph = batch.to(self.iteration.device), torch.cuda.CUDAGraph()
         try:
-            # Freeing an old graph or event would break a capture.
+            # Freeing an old graph or event would break the capture.
             with garbage_collection_paused(collect=True), torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 update = self.iteration(inputs)
         except (RuntimeError, AssertionError) as error:

@@ -1,4 +1,4 @@
-"""Checkpoints: one file that is complete or does not exist."""
+"""Save and load checkpoints. A checkpoint is written atomically, so it is either complete or absent."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ FORMAT = 2
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write tensors, numbers, strings and containers of them, replacing an earlier file atomically."""
+    """Write a state of tensors, numbers, strings and containers, replacing any existing file atomically."""
     path.parent.mkdir(exist_ok=True)
     with atomic_write(path) as file:
         try:
@@ -23,18 +23,18 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint; nothing in the file is executed."""
+    """Read a checkpoint without executing code from the file."""
     try:
         with ZipFile(path) as archive:
-            if archive.testzip() is not None:  # torch writes checksums, but does not compare them
-                raise BadZipFile("a checksum differs")
+            if archive.testzip() is not None:  # torch writes checksums but does not verify them
+                raise BadZipFile("checksum mismatch")
         state = torch.load(path, map_location="cpu", weights_only=True)
     except PermissionError as error:
         raise unread(path, error) from error
-    except Exception as error:  # whatever zipfile, pickle and torch raise for a damaged file
+    except Exception as error:  # zipfile, pickle and torch raise various errors for corrupted files
         raise MedicError(
-            f"checkpoint {path} is damaged or not a checkpoint of medic: delete it to restart the run"
+            f"checkpoint {path} is corrupted or not a medic checkpoint: delete it to restart the run"
         ) from error
     if not isinstance(state, dict) or state.get("medic_checkpoint") != FORMAT:
-        raise MedicError(f"checkpoint {path} was written by another version of medic: delete it to restart the run")
+        raise MedicError(f"checkpoint {path} was written by a different medic version: delete it to restart the run")
     return state

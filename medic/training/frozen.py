@@ -1,4 +1,4 @@
-"""A frozen backbone: the features of all images, computed once and cached for all runs."""
+"""Frozen backbones, whose features are computed once and cached for all runs."""
 
 import hashlib
 import logging
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FrozenBackbone:
-    """A backbone whose features are computed once; `identity` names its weights."""
+    """A backbone whose features are computed once. `identity` identifies its weights."""
 
     backbone: Backbone
     preprocessing: Preprocessing
@@ -30,31 +30,31 @@ class FrozenBackbone:
     precision: Precision
 
     def features(self, dataset: Dataset, augmentation: Augmentation, views: int) -> Resident:
-        """Return the features of a dataset's images as images of (F, 1, 1), on the device.
+        """Return the features of a dataset's images, as images of shape (F, 1, 1) on the device.
 
-        The first of several views is the plain image, and the others are augmented.
+        The first view is the plain image. All other views are augmented.
         """
         computed = [self._view(dataset, None if view == 0 else augmentation, view) for view in range(views)]
         rows = [features[:, :, None, None].to(self.device) for features in computed]
         return Resident(rows[0]) if views == 1 else Views(rows)
 
     def _view(self, dataset: Dataset, augmentation: Augmentation | None, view: int) -> Tensor:
-        """Return the features (N, F) of one view, from the cache if it has them."""
-        shape = tuple(dataset.images.shape[1:])  # the hash does not depend on the decoded size
+        """Return the features of one view, of shape (N, F). Uses the cache if possible."""
+        shape = tuple(dataset.images.shape[1:])  # the dataset hash does not include the decoded size
         facts = (dataset.hash, shape, self.identity, self.preprocessing, self.precision)
         varied = () if augmentation is None else (augmentation, view)
         key = hashlib.sha256(repr(facts + varied).encode()).hexdigest()[:16]
 
         def build() -> dict[str, object]:
             count = dataset.images.shape[0]
-            logger.info("computing the features of %d images once%s", count, f", view {view + 1}" if varied else "")
+            logger.info("computing and caching features for %d images%s", count, f", view {view + 1}" if varied else "")
             images = dataset.images
             if augmentation is not None:
                 images = _Augmented(dataset, augmentation, self.preprocessing, derive(0, f"view {view}"))
             module = _Featurizer(self.backbone.module).to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
             infer = Inference(module, images, self.preprocessing, self.device, self.precision)
             features = infer(torch.arange(count)).logits.cpu()
-            module.to("cpu")  # the run trains the head alone
+            module.to("cpu")  # the run trains only the head
             return {"features": features.numpy()}
 
         arrays = cached(f"features-{key}", build)  # type: ignore[arg-type]
@@ -62,14 +62,14 @@ class FrozenBackbone:
 
 
 def weights_identity(name: str, pool: str, weights: Path | None, seed: int) -> str:
-    """Identify a backbone's weights by the contents of their file, or by the seed they were drawn with."""
+    """Identify a backbone's weights by the hash of their file, or by the seed of their random initialisation."""
     if weights is None:
         return f"{name} {pool} drawn with seed {seed}"
     return f"{name} {pool} {file_hash(weights)}"
 
 
 class _Augmented(Images):
-    """The images of a dataset, augmented and ready as inputs of a network; every image has its own fixed draws."""
+    """The images of a dataset, augmented and preprocessed. The augmentation of each image is fixed."""
 
     def __init__(self, dataset: Dataset, augmentation: Augmentation, preprocessing: Preprocessing, seed: int) -> None:
         self.images, self.augmentation, self.preprocessing = dataset.images, augmentation, preprocessing
@@ -83,14 +83,14 @@ class _Augmented(Images):
         self.images.expect(positions)
 
     def gather(self, positions: Tensor, device: torch.device) -> Tensor:
-        """Return the inputs (n, channels, size, size) at positions (n,)."""
+        """Return inputs of shape (n, channels, size, size) for positions of shape (n,)."""
         pixels = self.images.gather(positions, device).float() / 255
         draws = self._draws[positions.cpu()].to(device)
         return self.preprocessing(self.augmentation.apply(pixels, draws, self.preprocessing.size))
 
 
 class _Featurizer(nn.Module):
-    """A backbone that returns its features as outputs."""
+    """A backbone that returns its features as logits."""
 
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()

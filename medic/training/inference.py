@@ -1,4 +1,4 @@
-"""Inference: a model applied to images in evaluation mode."""
+"""Inference: apply a model to images in evaluation mode."""
 
 import functools
 import logging
@@ -20,29 +20,29 @@ from medic.utils.outputs import Output
 logger = logging.getLogger(__name__)
 
 VIEW = Augmentation(scale=(0.8, 1.0), flip=0.5)
-"""The augmentation of views at test time."""
+"""Augmentation of the test-time views."""
 BATCH = 32
 GPU_BATCH = 512
 
 
 def channels_last(inputs: Tensor) -> Tensor:
-    """Return inputs with channels last in memory, if they are images (N, C, H, W)."""
+    """Convert images of shape (N, C, H, W) to the channels-last memory format. Return other inputs unchanged."""
     return inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
 
 
 def load(images: Images, positions: Tensor, preprocessing: Preprocessing, device: torch.device) -> Tensor:
-    """Return images as inputs of a network, without augmentation."""
+    """Load images as network inputs, without augmentation."""
     raw = images.gather(positions, device)
-    return raw if raw.is_floating_point() else preprocessing(raw.float() / 255)  # features of a frozen backbone stay
+    return raw if raw.is_floating_point() else preprocessing(raw.float() / 255)  # frozen features need no preprocessing
 
 
 @dataclass
 class Inference:
-    """Applies a model to images: features, logits and one-vs-all logits of each, in one pass.
+    """A model applied to images, which computes features, logits and one-vs-all logits in one pass.
 
-    If the images are on the GPU, every batch is one launch of a CUDA graph, which stays valid as training moves the
-    weights. With `compiled` the network is compiled first, which pays off for many images. If memory is short, fewer
-    images are in a pass from then on.
+    With `captured`, which requires the images to be on the GPU, each batch launches a CUDA graph. The graph remains
+    valid when training changes the weights. `compiled` compiles the network first, which pays off for many images.
+    Inference falls back to smaller batches when it runs out of memory.
     """
 
     model: nn.Module
@@ -53,20 +53,21 @@ class Inference:
     captured: bool = False
     compiled: bool = False
     views: int = 1
-    """The number of random crops and flips whose outputs are averaged; the same ones for every image."""
+    """Number of random crops and flips to average over. All images use the same ones."""
     batch_size: int = 0
-    """Images in a forward pass; 0 stands for the default of the device."""
+    """Number of images per forward pass. 0 means the default for the device."""
 
     def __post_init__(self) -> None:
         self.batch_size = self.batch_size or (GPU_BATCH if self.device.type == "cuda" else BATCH)
         self._graph: Callable[[Tensor], Output] | None = None
         self._network = torch.compile(self.model, dynamic=False) if self.compiled else self.model
 
-    @torch.no_grad()  # not inference_mode, because the outputs of a graph are overwritten
+    @torch.no_grad()  # not inference_mode, because CUDA graphs overwrite their outputs
     def __call__(self, indices: Tensor, features: bool = True) -> Output:
-        """Return the outputs for the images at `indices`, in this order, on the device; processes share the work.
+        """Return the outputs for the images at `indices`, in order, on the device.
 
-        Without `features` the features, by far the largest part, are dropped.
+        In distributed training, all processes share the work. Pass `features=False` to drop the features, which take up
+        most of the memory.
         """
         while True:
             try:
@@ -74,11 +75,11 @@ class Inference:
             except Exception as error:
                 if not is_shortage(error) or self.batch_size == 1:
                     raise
-            # Outside of the handler, whose exception keeps the tensors of the failed pass.
+            # Outside the handler: the exception would keep the tensors of the failed pass alive.
             self.batch_size, self._graph = self.batch_size // 2, None
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
-            logger.warning("out of memory: inference goes on with %d images at a time", self.batch_size)
+            logger.warning("out of memory: continuing with a batch size of %d", self.batch_size)
 
     def _infer(self, indices: Tensor, features: bool) -> Output:
         count = len(indices)
@@ -97,7 +98,7 @@ class Inference:
         return joined.map(lambda rows: distributed.all_gather(rows, count)) if len(mine) < count else joined
 
     def _draw_views(self, count: int) -> list[Tensor]:
-        """Draw the augmentation of every view; an image's outputs do not depend on the images beside it."""
+        """Draw the augmentation of each view. All images share it, so outputs do not depend on the batch."""
         if self.views == 1:
             return []
         generator = torch.Generator().manual_seed(0)
@@ -122,17 +123,17 @@ class Inference:
     def _pass(self, inputs: Tensor) -> Output:
         with arithmetic(self.precision, self.device):
             output = Output.of(self._network(channels_last(inputs)))
-            return output._replace(branches=None)  # which only training reads
+            return output._replace(branches=None)  # only training uses the branches
 
     def _average(self, positions: Tensor, draws: Sequence[Tensor]) -> Output:
-        """Return the mean outputs over views, augmented by their draws (N, …)."""
+        """Average the outputs over views. `draws` holds the augmentation of each view, of shape (N, …)."""
         pixels = self.images.gather(positions, self.device).float() / 255
         varied = (VIEW.apply(pixels, view.to(self.device), self.preprocessing.size) for view in draws)
         total = functools.reduce(Output.plus, (self._pass(self.preprocessing(view)) for view in varied))
         return total.map(lambda sums: sums / self.views)
 
     def _capture(self, positions: Tensor) -> Callable[[Tensor], Output]:
-        """Capture a batch of this size; the returned function launches it."""
+        """Capture a batch of this size, and return a function that launches the graph."""
         inputs, stream, graph = positions.to(self.device), torch.cuda.Stream(), torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -158,5 +159,5 @@ def infer(
     device: torch.device,
     views: int = 1,
 ) -> Output:
-    """Return the outputs of a model for the images at `indices`, in this order, on the CPU, in full precision."""
+    """Return a model's outputs for the images at `indices`, in order, on the CPU and in full precision."""
     return Inference(model, images, preprocessing, device, views=views)(indices).map(Tensor.cpu)

@@ -1,4 +1,4 @@
-"""An iteration in two parts: the batch that the host draws, and the update that the device computes."""
+"""The two parts of an iteration: the host draws a batch, and the device computes the update."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,11 +15,14 @@ from medic.training.updater import Updater
 
 @dataclass(frozen=True)
 class Batch:
-    """The host's part of an iteration of N images, ordered by step and task; a probe is the last step.
+    """The N images of an iteration, ordered by step and task. If there is a probe, it is the last step.
 
-    `positions` (N,) are rows of the images, `draws` (N, 10) the random numbers of the augmentation, `y` and
-    `attributes` (N,) the labels, `sizes` the images of every task of every step, and `totals` those of all processes
-    together. `pixels` (N, C, H, W) are given if the images are not on the device.
+    - `positions`: image indices of shape (N,).
+    - `draws`: random numbers for the augmentation, of shape (N, 10).
+    - `y`, `attributes`: labels of shape (N,).
+    - `sizes`: number of images of each task in each step.
+    - `totals`: the same numbers, summed over all processes.
+    - `pixels`: pixels of shape (N, C, H, W), or None if the images are already on the device.
     """
 
     positions: Tensor
@@ -31,12 +34,12 @@ class Batch:
     pixels: Tensor | None = None
 
     def tensors(self) -> list[Tensor]:
-        """Return every tensor of the batch."""
+        """Return all tensors of the batch."""
         pixels = [] if self.pixels is None else [self.pixels]
         return [self.positions, self.draws, self.y, *self.attributes.values(), *pixels]
 
     def to(self, device: torch.device) -> "Batch":
-        """Copy the batch to a device without waiting."""
+        """Copy the batch to a device without synchronising."""
 
         def moved(tensor: Tensor) -> Tensor:
             return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
@@ -51,17 +54,17 @@ class Batch:
         )
 
     def copy_(self, other: "Batch") -> None:
-        """Copy the values of another batch of the same shape."""
+        """Copy the values of another batch with the same shapes."""
         for mine, theirs in zip(self.tensors(), other.tensors(), strict=True):
             mine.copy_(theirs.pin_memory() if mine.is_cuda else theirs, non_blocking=True)
 
 
 @dataclass
 class Iteration:
-    """The device's part of an iteration: gathers and augments images, and updates the model.
+    """The device part of an iteration, which gathers and augments images and updates the model.
 
-    It never synchronises with the device, so that a CUDA graph can hold it. With `compiled` the augmentation is
-    compiled.
+    An iteration never synchronises with the device, so it can be captured as a CUDA graph. `compiled` compiles the
+    augmentation.
     """
 
     updater: Updater
@@ -79,12 +82,12 @@ class Iteration:
             self._augment = torch.compile(self.augment, dynamic=False)
 
     def __call__(self, batch: Batch) -> Update:
-        """Run one iteration with a batch on the device."""
+        """Run one iteration on a batch that is on the device."""
         self.updater.part = "the augmentation"
         return self.updater(*self.load(batch))
 
     def load(self, batch: Batch) -> tuple[list[Step], Step | None]:
-        """Gather, augment and normalise the images of every step, and of a probe if the sampler asks for one."""
+        """Gather, augment and normalise the images of every step, and of the probe if the sampler uses one."""
         steps = list(self._steps(batch))
         return (steps[:-1], steps[-1]) if self.probes else (steps, None)
 
@@ -100,6 +103,6 @@ class Iteration:
             start = rows.stop
 
     def augment(self, pixels: Tensor, draws: Tensor) -> Tensor:
-        """Turn uint8 pixels (N, C, H, W) into inputs: augmented, normalised, channels last."""
+        """Augment and normalise uint8 pixels of shape (N, C, H, W), and convert them to channels-last format."""
         varied = self.augmentation.apply(pixels.float() / 255, draws, self.preprocessing.size)
         return self.preprocessing(varied).contiguous(memory_format=torch.channels_last)

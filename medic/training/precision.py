@@ -1,4 +1,4 @@
-"""The device, and the precision of the network's products. Weights and losses are always float32."""
+"""Select the device, and the precision of matrix products. Weights and losses are always float32."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ Precision = Literal["fp32", "tf32", "bf16"]
 
 
 def pick_device(name: str) -> torch.device:
-    """Return a device by name; `auto` is a GPU if there is one."""
+    """Return a device by name. `auto` selects a GPU if one is available."""
     check_choice("device", name, ("auto", "cpu", "cuda"))
     if name == "cuda" and not torch.cuda.is_available():
         raise MedicError("device 'cuda': torch finds no GPU; use --device cpu")
@@ -25,7 +25,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def pick_precision(name: str, device: torch.device) -> Precision:
-    """Return a precision by name; `auto` is bf16 on a GPU that supports it and fp32 elsewhere."""
+    """Return a precision by name. `auto` selects bf16 on GPUs that support it, and fp32 otherwise."""
     if name == "auto":
         native = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return "bf16" if native else "fp32"
@@ -33,22 +33,22 @@ def pick_precision(name: str, device: torch.device) -> Precision:
 
 
 def emulates_bf16(device: torch.device) -> bool:
-    """Whether a device has no bf16 instructions, as far as torch knows; only CPUs are asked."""
+    """Return whether a CPU lacks bf16 instructions, as far as torch can tell. Always False for other devices."""
     if device.type != "cpu":
         return False
     capabilities = torch.cpu.get_capabilities()
-    native = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")  # the latter two are of ARM
+    native = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")  # the last two are ARM
     return bool(capabilities) and not any(capabilities.get(name) for name in native)
 
 
 @contextmanager
 def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Compute in this precision inside.
+    """Use this precision inside the context.
 
-    Casts of weights are not cached, because inner steps move the weights in place.
+    Autocast does not cache weight casts, because inner steps change the weights in place.
     """
     matmul, convolution = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    # Under bf16, heads and penalties stay in full float32 because they need the precision.
+    # With bf16, heads and penalties stay in full float32, because they require the precision.
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision != "fp32"
     try:
@@ -59,14 +59,14 @@ def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
 
 
 class Bf16Weights(nn.Module):
-    """A network whose convolutions and linear layers get bf16 copies of their weights.
+    """A network whose convolutions and linear layers use bf16 copies of their weights.
 
-    Autocast casts every weight separately, forwards and backwards: a hundred small kernels per step instead of two. The
-    values are the same. Other layers are left to autocast.
+    Two kernels per step cast all weights at once. Autocast would launch about a hundred small kernels, one per weight
+    and direction, for the same values. Autocast still handles all other layers.
     """
 
     def __init__(self, network: nn.Module, part: nn.Module, compiled: bool) -> None:
-        """Cast the layers in `part` of a network."""
+        """Cast only the layers inside `part` of the network."""
         super().__init__()
         self.network = network
         names = {module: name for name, module in network.named_modules()}
@@ -81,13 +81,13 @@ class Bf16Weights(nn.Module):
 
     def forward(self, x: Tensor) -> Output:
         """Forward a batch."""
-        # Read from the layers each time, because a functional call may replace their weights.
+        # Read the weights each time, because a functional call may replace them.
         weights = [getattr(layer, name) for _, layer, name in self._layers]
         cast = _CastAll.apply(*weights) if weights else ()  # type: ignore[no-untyped-call]
         return self._call(cast, x)  # type: ignore[no-any-return]
 
     def classify(self, features: Tensor) -> Output:
-        """Return the outputs of the network's heads for features (N, F)."""
+        """Apply the network's heads to features of shape (N, F)."""
         return Output.of(self.network.classify(features))  # type: ignore[operator]
 
     def _with(self, weights: tuple[Tensor, ...], x: Tensor) -> Output:
@@ -96,11 +96,11 @@ class Bf16Weights(nn.Module):
 
 
 class _CastAll(torch.autograd.Function):
-    """Cast float32 tensors to bf16, and gradients back, in one kernel each."""
+    """A cast of float32 tensors to bf16, and of gradients back to float32, with one kernel each."""
 
     @staticmethod
     def forward(ctx: Any, *weights: Tensor) -> tuple[Tensor, ...]:
-        ctx.set_materialize_grads(False)  # a weight without a gradient gets none
+        ctx.set_materialize_grads(False)  # keep missing gradients as None
         return tuple(_cast(weights, torch.bfloat16))
 
     @staticmethod

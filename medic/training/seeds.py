@@ -1,4 +1,4 @@
-"""One root seed, and named generators derived from it."""
+"""Derive named random generators from one root seed."""
 
 import hashlib
 
@@ -6,10 +6,10 @@ import torch
 
 
 def derive(seed: int, name: str) -> int:
-    """Return the seed of the generator `name` under a root seed: 63 bits that differ for every pair."""
+    """Derive the 63-bit seed of the generator `name` from a root seed."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "big") >> 1
 
 
 def generator(seed: int, name: str) -> torch.Generator:
-    """Return a dedicated generator for one purpose, so that draws do not depend on those of other parts."""
+    """Return a generator for one purpose, whose draws do not depend on other parts of the program."""
     return torch.Generator().manual_seed(derive(seed, name))

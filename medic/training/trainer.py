@@ -1,4 +1,4 @@
-"""The training loop's body, for any method."""
+"""The body of the training loop, for any method."""
 
 import logging
 from collections import deque
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class _InFlight(NamedTuple):
-    """An iteration in flight, and its results once the device has finished."""
+    """An iteration that the device may still be computing, with its results."""
 
     iteration: int
     risks: Tensor
@@ -38,16 +38,16 @@ class _InFlight(NamedTuple):
 
 
 def find_trained(model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of a model that are trained."""
+    """Return the trainable parameters of a model."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 @dataclass
 class Trainer:
-    """A model in training, with everything that its next iteration depends on.
+    """A model in training, with everything that the next iteration depends on.
 
-    It holds the training samples and no other labels. On a GPU the host runs ahead of the device by as many iterations
-    as the sampler allows, with the same result as if it waited.
+    The trainer holds the labels of training samples only. On a GPU, the host runs ahead of the device by as many
+    iterations as the sampler allows. This does not change the result.
     """
 
     model: Classifier | Ensemble
@@ -58,22 +58,22 @@ class Trainer:
     objective: Objective
     optimizer: torch.optim.Optimizer
     schedule: Callable[[int], float]
-    """Maps an iteration, counted from 0, to the factor of the learning rates."""
+    """Maps an iteration, counted from 0, to a factor for the learning rates."""
     augmentation: Augmentation
     preprocessing: Preprocessing
     batch_size: int
     generator: torch.Generator
     clip_norm: float | None = None
     head_first: int = 0
-    """The number of iterations in which the head alone is trained."""
+    """Number of initial iterations that train only the head."""
     frames: Tensor | None = None
-    """The original heights and widths (N, 2) of images that were squashed to a square."""
+    """Original heights and widths, of shape (N, 2), of images that were resized to a square."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: Precision = "fp32"
     capture: Capture = "auto"
     compiled: bool = False
     recompute: bool = False
-    """Whether blocks of the network compute their activations again in the backward pass."""
+    """Whether the backward pass recomputes the activations of network blocks, to save memory."""
     callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class Trainer:
             callback.start(self)
         self.relabel(self.samples)
         self.trained = find_trained(self.model)
-        """The parameters that the run trains, now or later."""
+        """Parameters that the run trains at any time."""
         self._body = [parameter for parameter in self.model.body() if parameter.requires_grad]
         self._frozen = False
         self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
@@ -113,44 +113,47 @@ class Trainer:
             self._run = Captured(self._iteration, self.capture)
 
     def _network(self) -> nn.Module:
-        """Return the network that computes the outputs in training; compiling it takes half a minute."""
-        # A block that is computed again would not see the copies of its weights.
+        """Return the network used for training. Compiling it takes about half a minute."""
+        # A recomputed block would not see the bf16 copies of its weights.
         if self.precision == "bf16" and isinstance(self.model, Classifier) and not self.recompute:
             return Bf16Weights(self.model, self.model.backbone, self.compiled)
         return cast(nn.Module, torch.compile(self.model, dynamic=False)) if self.compiled else self.model
 
     @property
     def probes(self) -> bool:
-        """Whether every iteration ends with a pass over fresh images, which tells the sampler what is confused."""
+        """Whether every iteration ends with a forward pass over fresh images for the sampler."""
         return self.grid.spec.classes is not None and self.grid.sampler.probes
 
     @property
     def captured(self) -> bool:
-        """Whether iterations are replayed as CUDA graphs, as far as they have been tried."""
+        """Whether iterations are replayed as CUDA graphs. Becomes False if a capture fails."""
         return isinstance(self._run, Captured) and self._run.mode != "off"
 
     def _check_distributed(self) -> None:
-        """Refuse parts that cannot run on several processes."""
+        """Raise an error if a part does not support distributed training."""
         if self.batch_size < distributed.world():
             raise MedicError(
-                f"batch_size {self.batch_size} is less than {distributed.world()} processes: raise --batch-size"
+                f"batch_size must be at least the number of processes, {distributed.world()}, got {self.batch_size}: "
+                "raise --batch-size"
             )
         whole = None if type(self.objective) is Objective else self.objective
         for part in (*self.objective.penalties, self.objective.change, whole):
             if part is not None:
                 name = getattr(part, "__name__", type(part).__name__)
                 raise MedicError(
-                    f"{name} does not decompose over samples, so it cannot run on several processes: use one process"
+                    f"{name} needs all samples of a task, so it does not support distributed training: use one process"
                 )
         for callback in self.callbacks:
             if callback.single_process is not None:
-                raise MedicError(f"{callback.single_process}, so it cannot run on several processes: use one process")
+                raise MedicError(
+                    f"{callback.single_process}, so it does not support distributed training: use one process"
+                )
         if self.capture == "on":
-            raise MedicError("capture 'on' is not available on several processes: use --capture auto")
-        logger.info("%d processes share every task; iterations are not captured as CUDA graphs", distributed.world())
+            raise MedicError("capture 'on' does not support distributed training: use --capture auto")
+        logger.info("training on %d processes, which share every task; CUDA graph capture is off", distributed.world())
 
     def inference(self, compiled: bool = False, views: int = 1) -> Inference:
-        """Return the inference of the model in training, with the same precision."""
+        """Return an `Inference` for the model in training, with the same precision."""
         on_gpu = self.device.type == "cuda" and self.images.device == self.device
         captured = on_gpu and self.capture != "off"
         model, images, device = self.model, self.images, self.device
@@ -158,7 +161,7 @@ class Trainer:
 
     @torch.no_grad()
     def refresh_statistics(self, iterations: int) -> None:
-        """Re-estimate batch-norm statistics as means over so many iterations, for averaged weights."""
+        """Re-estimate batch-norm statistics for averaged weights, as means over this number of iterations."""
         self.model.train()
         with statistics_estimated(self.model) as tracked:
             if not tracked:
@@ -171,12 +174,12 @@ class Trainer:
         distributed.broadcast(list(self.model.buffers()))
 
     def relabel(self, samples: Samples) -> None:
-        """Train on these samples from the next draw on; their labels may have changed."""
+        """Replace the training samples, whose labels may have changed, from the next draw on."""
         self.samples = samples
         self.cells: Cells = self.grid.index(samples.label, samples.domain, **samples.attributes)
 
     def step(self) -> list[float]:
-        """Start one iteration; return the mean task risks of those that finished since the last call."""
+        """Start one iteration, and return the mean task risk of each iteration that finished since the last call."""
         self._freeze(self.iteration < self.head_first)
         batch = self._batch(self._next())
         if self.iteration in self._restarts:
@@ -189,7 +192,7 @@ class Trainer:
         return self._take_losses()
 
     def _freeze(self, frozen: bool) -> None:
-        """Freeze the backbone, or train it again; captured iterations are then captured anew."""
+        """Freeze or unfreeze the backbone. A change discards captured iterations."""
         if frozen == self._frozen:
             return
         self._frozen = frozen
@@ -200,9 +203,9 @@ class Trainer:
             self._run.reset()
 
     def wait(self) -> list[float]:
-        """Wait for all iterations in flight; return the mean task risks of those that finished since the last call.
+        """Wait for the device, and return the mean task risk of each iteration that finished since the last call.
 
-        Batch-norm statistics, which differ between processes, are then those of the first process.
+        In distributed training, all processes then use the batch-norm statistics of the first process.
         """
         self._collect(0)
         distributed.broadcast(list(self.model.buffers()))
@@ -213,9 +216,9 @@ class Trainer:
         return losses
 
     def _next(self) -> list[list[Task]]:
-        """Return the next iteration's tasks, drawing ahead so that images can be prefetched."""
+        """Return the tasks of the next iteration. Draws ahead so that images can be prefetched."""
         sampler = self.grid.sampler
-        if not self._drawn and self._called_at != self.iteration:  # statistics draw several times at one iteration
+        if not self._drawn and self._called_at != self.iteration:  # refresh_statistics draws several times
             self._called_at = self.iteration
             for callback in self.callbacks:
                 if self.iteration % callback.every == 0:
@@ -234,9 +237,9 @@ class Trainer:
         return self._drawn.popleft()
 
     def _batch(self, steps: list[list[Task]]) -> Batch:
-        """Look up the labels of the tasks' samples, and draw their augmentation.
+        """Look up the labels of all samples in the tasks, and draw their augmentation.
 
-        Every process draws for all samples and takes its share of each task.
+        Every process draws for all samples and keeps its share of each task.
         """
         totals = tuple(tuple(len(task.indices) for task in step) for step in steps)
         sizes = tuple(tuple(len(range(total)[distributed.share(total)]) for total in step) for step in totals)
@@ -255,7 +258,7 @@ class Trainer:
         return Batch(positions, draws[mine], y, attributes, sizes, totals, pixels)
 
     def _launched(self, update: Update) -> _InFlight:
-        """Copy the results of an iteration to the host without waiting."""
+        """Copy the results of an iteration to the host without synchronising."""
         risks = update.risks.to("cpu", non_blocking=True)
         summary = None if update.summary is None else update.summary.to("cpu", non_blocking=True)
         done = torch.cuda.Event() if self.device.type == "cuda" else None
@@ -278,10 +281,10 @@ class Trainer:
                 self.grid.sampler.observe(pending.summary)
 
     def check_finite(self) -> None:
-        """Refuse weights that are not finite, so that no checkpoint holds them."""
+        """Raise an error if a weight is not finite, so that no checkpoint contains it."""
         tensors = (tensor for tensor in self.model.state_dict().values() if tensor.is_floating_point())
         if not all(bool(tensor.isfinite().all()) for tensor in tensors):
-            raise TrainingError(f"a weight became infinite or not a number at iteration {self.iteration}")
+            raise TrainingError(f"a weight became infinite or NaN at iteration {self.iteration}")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the complete training state. Call `wait()` first."""
@@ -311,6 +314,6 @@ class Trainer:
             torch.cuda.set_rng_state(state["global_generators"][1], self.device)
 
     def _global_generators(self) -> list[Tensor]:
-        """Return the states of torch's global generators, which dropout draws from: the CPU's and the GPU's if used."""
+        """Return the states of torch's global generators, which dropout uses, for the CPU and for the GPU if used."""
         on_gpu = [torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else []
         return [torch.get_rng_state(), *on_gpu]

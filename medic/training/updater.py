@@ -1,4 +1,4 @@
-"""One update of a model by the steps of an iteration, in a run and in anybody's loop alike."""
+"""Update a model with the steps of an iteration, in a run or in a custom training loop."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,10 +21,10 @@ from medic.utils.outputs import Output
 
 @dataclass
 class Updater:
-    """A model with everything that learns beside it: objective, auxiliary networks and optimizers.
+    """A model with everything that is trained alongside it: objective, auxiliary networks and optimizers.
 
-    An update never synchronises with the device, so that a CUDA graph can hold it. `network` computes the outputs of
-    `model` in training: the model itself, or a compiled form of it.
+    An update never synchronises with the device, so it can be captured as a CUDA graph. `network` computes the outputs
+    of `model` during training. It is the model itself or a compiled version.
     """
 
     model: nn.Module
@@ -34,19 +34,19 @@ class Updater:
     optimizer: torch.optim.Optimizer
     grid: Grid
     domains: int
-    """The number that all domain labels are below."""
+    """Upper bound (exclusive) of the domain labels."""
     device: torch.device
     precision: Precision = "fp32"
     clip_norm: float | None = None
 
     def __post_init__(self) -> None:
-        self.part = ""  # the part that is running, named if a CUDA graph cannot hold it
+        self.part = ""  # the running part, reported if CUDA graph capture fails
         self._heads = [module for module in self.model.modules() if isinstance(module, Head)]
         for network in self.objective.auxiliary:
             network.make_optimizers()
 
     def __call__(self, steps: Sequence[Step], probe: Step | None = None) -> Update:
-        """Take one outer step; the sampler learns from a probe if there is one."""
+        """Take one outer step. If there is a probe, the sampler learns from it."""
         for head in self._heads:
             head.renew()
         self._update_auxiliary(steps, before_model=True)
@@ -69,7 +69,7 @@ class Updater:
         return replace(update, summary=summary)
 
     def _update_auxiliary(self, steps: Sequence[Step], before_model: bool) -> None:
-        """Update the auxiliary networks scheduled before (or after) the model."""
+        """Update the auxiliary networks that are scheduled before or after the model."""
         for network in self.objective.auxiliary:
             if network.before_model == before_model:
                 self.part = f"the auxiliary network {type(network).__name__}"
@@ -78,13 +78,13 @@ class Updater:
 
     @torch.no_grad()
     def _confusion(self, probe: Step) -> Tensor:
-        """Return how the model, as it is now, takes fresh images: sums of its softmax in evaluation mode."""
+        """Return softmax sums of the current model on fresh images, in evaluation mode."""
         with evaluating(self.model), arithmetic(self.precision, self.device):
             logits = Output.of(self.network(probe.x)).logits
         return softmax_sums(logits, probe.y, probe.domain, self.domains)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of all that an update changes."""
+        """Return a copy of all state that an update changes."""
         return {
             "model": {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()},
             "optimizer": optimizer_state(self.optimizer),
@@ -94,7 +94,7 @@ class Updater:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore all that an update changes."""
+        """Restore all state that an update changes."""
         self.model.load_state_dict(state["model"])
         load_optimizer(self.optimizer, state["optimizer"])
         self.strategy.load_state_dict(state["strategy"])

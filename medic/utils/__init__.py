@@ -1,1 +1,1 @@
-"""Small helpers that every package may use."""
+"""Small helpers that all packages may use."""

@@ -1,4 +1,4 @@
-"""The command that started this process, without secrets, as runs record it."""
+"""The command line of this process, as runs record it, without secrets."""
 
 import re
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 
 HIDDEN = "…"
 _ADDRESS = re.compile(r"(?:[^/?#@]*@)?([\w.-]+|\[[\da-fA-F:.]+\])(?:[:/?#][^@]*)?")
-"""The part of an address after `scheme://`, with the host as its group; no match if the host is ambiguous."""
+"""Matches a URL after `scheme://` and captures the host. Does not match if the host is ambiguous."""
 _OPTION = re.compile(r"(--[\w-]+=)?(.*)", re.DOTALL)
 _SCHEME = re.compile(r"[\w+.-]+")
 _CREDENTIALS = re.compile(r":.*@", re.DOTALL)
@@ -16,7 +16,7 @@ _FILE = re.compile(r"/[^?#@]*")
 
 
 def noted_command() -> list[str]:
-    """Return the name of the program and its arguments, without the address of a database."""
+    """Return the program name and its arguments, without database URLs and other secrets."""
     program, *arguments = sys.argv
     kept = [Path(program).name]
     for argument in arguments:
@@ -31,7 +31,7 @@ def noted_command() -> list[str]:
 
 @contextmanager
 def secrets_hidden() -> Iterator[None]:
-    """Replace the arguments of this process by those that runs record, for libraries that record the command."""
+    """Hide secrets in `sys.argv` inside the context, for libraries that record the command line."""
     real = sys.argv[:]
     sys.argv[:] = noted_command()
     try:
@@ -41,10 +41,10 @@ def secrets_hidden() -> Iterator[None]:
 
 
 def without_secrets(argument: str) -> str:
-    """Return an argument whose address is shortened to scheme and host; anything after them may be a secret."""
+    """Shorten a URL in an argument to scheme and host, because the rest may contain a secret."""
     option, value = _OPTION.fullmatch(argument).groups("")  # type: ignore[union-attr]
     scheme, separator, address = value.partition("://")
-    if not _SCHEME.fullmatch(scheme) or not separator:  # no address, or a malformed one
+    if not _SCHEME.fullmatch(scheme) or not separator:  # not a URL, or malformed
         return f"{option}{HIDDEN}" if _CREDENTIALS.search(value) else argument
     known = _ADDRESS.fullmatch(address)
     host = known[1] if known else ""

@@ -1,6 +1,6 @@
-"""Distributed training: processes that compute one update together.
+"""Helpers for distributed training, where several processes compute each update together.
 
-Without a process group every function does nothing, so that the same code runs in one process.
+Without a process group, every function does nothing, so that the same code runs in a single process.
 """
 
 import os
@@ -21,13 +21,13 @@ def world() -> int:
 
 
 def rank() -> int:
-    """Return the rank of this process; rank 0 writes."""
+    """Return the rank of this process. Only rank 0 writes files."""
     return dist.get_rank() if world() > 1 else 0
 
 
 @contextmanager
 def group() -> Iterator[None]:
-    """Join the processes that `torchrun` started, if any; each uses the GPU of its local rank."""
+    """Join the process group that `torchrun` started, if any. Each process uses the GPU with its local rank."""
     if _variable("WORLD_SIZE", 1) == 1 or world() > 1:
         yield
         return
@@ -35,7 +35,7 @@ def group() -> Iterator[None]:
         local = _variable("LOCAL_RANK", 0)
         if local >= torch.cuda.device_count():
             raise MedicError(
-                f"{local + 1} processes need {local + 1} GPUs, but this machine has {torch.cuda.device_count()}: "
+                f"{local + 1} processes require {local + 1} GPUs, but this machine has {torch.cuda.device_count()}: "
                 "lower --nproc-per-node"
             )
         torch.cuda.set_device(local)
@@ -43,31 +43,32 @@ def group() -> Iterator[None]:
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     except (ValueError, RuntimeError) as error:
         reason = first_line(error)
-        raise MedicError(f"cannot join the processes of WORLD_SIZE: {reason}; use torchrun, or unset it") from error
+        way = "start the processes with torchrun, or unset WORLD_SIZE"
+        raise MedicError(f"could not join the process group: {reason}; {way}") from error
     try:
         yield
-        dist.barrier()  # a process that leaves early can abort the others
+        dist.barrier()  # a process that exits early can abort the others
     finally:
         dist.destroy_process_group()
 
 
 def _variable(name: str, default: int) -> int:
-    """Return a whole number from the environment."""
+    """Read an integer from an environment variable."""
     text = os.environ.get(name) or str(default)
     try:
         return int(text)
     except ValueError:
-        reason = f"{name} is {text!r} in the environment: unset it, or start the processes with torchrun"
-        raise MedicError(reason) from None
+        way = "unset it, or start the processes with torchrun"
+        raise MedicError(f"environment variable {name} must be a whole number, got {text!r}: {way}") from None
 
 
 def share(count: int) -> slice:
-    """Return the slice of `count` items that belongs to this process."""
+    """Return the slice of `count` items that this process handles."""
     return slice(rank(), count, world())
 
 
 def all_reduce(tensors: Sequence[Tensor | None]) -> None:
-    """Replace tensors by their sums over all processes, in one message per data type."""
+    """Sum tensors over all processes in place, with one message per data type."""
     present = [tensor for tensor in tensors if tensor is not None]
     if world() == 1 or not present:
         return
@@ -79,7 +80,7 @@ def all_reduce(tensors: Sequence[Tensor | None]) -> None:
 
 
 def all_reduced(tensor: Tensor) -> Tensor:
-    """Return the sum of a tensor over all processes; gradients flow back to each."""
+    """Return the sum of a tensor over all processes. Gradients flow back to every process."""
     if world() == 1:
         return tensor
     from torch.distributed.nn.functional import all_reduce
@@ -89,7 +90,7 @@ def all_reduced(tensor: Tensor) -> Tensor:
 
 
 def any_rank(happened: bool) -> bool:
-    """Whether something happened on any rank; all ranks get the same answer."""
+    """Return whether `happened` is true on any rank. All ranks get the same answer."""
     count = torch.tensor([float(happened)])
     all_reduce([count])
     return bool(count > 0)
@@ -102,14 +103,14 @@ def barrier() -> None:
 
 
 def broadcast(tensors: Sequence[Tensor]) -> None:
-    """Copy the values of rank 0 to all processes."""
+    """Copy the values from rank 0 to all processes."""
     if world() > 1:
         for tensor in tensors:
             dist.broadcast(tensor, 0)
 
 
 def all_gather(shared: Tensor, count: int) -> Tensor:
-    """Join the rows that processes computed for their `share` of `count`: (count, …), on every rank."""
+    """Gather the rows that each process computed for its `share` of `count` items, as (count, …) on every rank."""
     if world() == 1:
         return shared
     most = -(-count // world())

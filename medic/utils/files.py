@@ -1,4 +1,4 @@
-"""Files: written atomically, hashed, locked between processes, and arrays in bounded memory."""
+"""File helpers: atomic writes, locks between processes, hashes, and arrays in bounded memory."""
 
 import fcntl
 import hashlib
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif"})
-"""Endings of the files in a folder that are taken for images."""
+"""Suffixes of files that are treated as images."""
 WEIGHT_FILES = (".safetensors", ".pth", ".pt", ".pth.tar", ".bin", ".ckpt")
-"""Endings by which weights are a file and not a name."""
+"""Suffixes that distinguish a weights file from named weights."""
 MAX_ARRAYS = 2**30
-"""Bytes that the arrays of a .npz file may have if it is smaller itself, because it is compressed."""
+"""Maximum uncompressed bytes of the arrays in a compressed .npz file."""
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Write to a temporary file beside `path`, and rename it once it is complete and on disk.
+    """Open a temporary file beside `path`, and rename it to `path` once it is complete and on disk.
 
-    A killed process leaves its temporary file behind; the next write to `path` removes it. A device or a pipe, such as
-    /dev/null, is written to directly: renaming a file over it would destroy it.
+    If the process is killed, the temporary file remains until the next write to `path`. Devices and pipes, such as
+    /dev/null, are written to directly, because renaming a file over them would destroy them.
     """
     if _is_device(path):
         with path.open("wb") as file:
@@ -55,15 +55,15 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _is_device(path: Path) -> bool:
-    """Whether a path is a device or a pipe, or below /dev: there, /dev/stdout may be a link to a file."""
+    """Return whether a path is a device, a pipe or below /dev, where /dev/stdout may be a link to a file."""
     return path.exists() and not path.is_dir() and (not path.is_file() or path.absolute().is_relative_to("/dev"))
 
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder, and rename it to `path` once the block ends. `path` must be an empty folder or missing.
+    """Yield a temporary folder, and rename it to `path` when the block ends. `path` must be empty or missing.
 
-    A killed process leaves its temporary folder behind; the next write to `path` removes it.
+    If the process is killed, the temporary folder remains until the next write to `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with temporary_folder(path) as temporary:
@@ -73,7 +73,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def temporary_folder(path: Path) -> Iterator[Path]:
-    """Create a folder beside `path`, and remove it at the end, or if this process is killed, at the next call."""
+    """Create a folder beside `path` and remove it at the end. If the process is killed, the next call removes it."""
     temporary, descriptor = _create_temporary(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield temporary
@@ -83,7 +83,7 @@ def temporary_folder(path: Path) -> Iterator[Path]:
 
 
 def _create_temporary(path: Path, flags: int) -> tuple[Path, int]:
-    """Create a file or folder beside `path`, locked while its descriptor is open, so until its process is killed."""
+    """Create a temporary file or folder beside `path`, locked as long as its descriptor is open."""
     _remove_leftovers(path)
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -95,15 +95,15 @@ def _create_temporary(path: Path, flags: int) -> tuple[Path, int]:
             if not path.parent.is_dir():
                 raise
             continue
-        with suppress(OSError):  # a file system without locks
+        with suppress(OSError):  # the file system may not support locks
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if temporary.exists():  # another process may have taken it for a leftover, before it was locked
+        if temporary.exists():  # another process may have removed it as a leftover before it was locked
             return temporary, descriptor
         os.close(descriptor)
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove the temporary files that killed processes left beside `path`: those that no process has locked."""
+    """Remove temporary files of killed processes beside `path`, which are those without a lock."""
     temporary = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]+\.tmp")
     with suppress(OSError):
         for left in [entry for entry in path.parent.iterdir() if temporary.fullmatch(entry.name)]:
@@ -118,7 +118,7 @@ def _remove_leftovers(path: Path) -> None:
 
 @contextmanager
 def locked(path: Path, busy: Exception | None = None) -> Iterator[None]:
-    """Hold the lock file `path`; if another process holds it, wait, or raise `busy`."""
+    """Hold the lock file `path`. If another process holds it, wait, or raise `busy` if given."""
     try:
         held = FileLock(path).acquire(blocking=busy is None)
     except Timeout as error:
@@ -128,7 +128,7 @@ def locked(path: Path, busy: Exception | None = None) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether another process holds a lock file, as far as this user may see."""
+    """Return whether another process holds a lock file. Returns False for files without write permission."""
     if not os.access(path, os.W_OK):
         return False
     try:
@@ -140,7 +140,7 @@ def is_locked(path: Path) -> bool:
 
 @contextmanager
 def writing(what: str, place: Path) -> Iterator[None]:
-    """Raise a `MedicError` that names the place, if the system refuses to write inside."""
+    """Convert an `OSError` inside the context into a `MedicError` that names the path."""
     try:
         yield
     except OSError as error:
@@ -148,25 +148,25 @@ def writing(what: str, place: Path) -> Iterator[None]:
 
 
 def check_writable(what: str, path: Path, folder: bool = False) -> None:
-    """Refuse a path that cannot be written: a file in a folder that exists, or a `folder`, which may be created.
+    """Raise an error unless `path` is writable: a file in an existing folder or, with `folder`, a folder to create.
 
-    Only writing tells, since root may write where permissions do not allow it. The file that tries it has no name.
+    The check creates an unnamed temporary file, because permissions alone are not conclusive: root ignores them.
     """
     place = path if folder else path.parent
     while folder and not place.exists():
         place = place.parent
     if path.is_dir() and not folder:
-        raise MedicError(f"{what} {path} is a folder: name a file")
+        raise MedicError(f"{what} {path} is a folder: pass a file")
     if _is_device(path):
         return
     if not place.exists():
-        raise MedicError(f"{what} {path} cannot be written, there is no folder {place}: create it, or name another")
+        raise MedicError(f"{what} {path} cannot be written: create the folder {place}, or use another one")
     with writing(what, path), tempfile.TemporaryFile(dir=place):
         pass
 
 
 def check_root(root: Path, fix: str) -> None:
-    """Raise an error, which ends with `fix`, if the root of a dataset is missing, not a folder, or empty."""
+    """Raise an error, ending with `fix`, if a dataset root is missing, empty or not a folder."""
     if not root.is_dir():
         raise MedicError(f"root {root} {'is not a folder' if root.exists() else 'does not exist'}{fix}")
     if next(root.iterdir(), None) is None:
@@ -174,20 +174,20 @@ def check_root(root: Path, fix: str) -> None:
 
 
 def check_weights_file(weights: str) -> None:
-    """Refuse a file of weights that does not exist; other names are left to the backbone."""
+    """Raise an error if a weights file does not exist. Named weights are not checked."""
     if (weights.endswith(WEIGHT_FILES) or "/" in weights) and not Path(weights).exists():
-        named = "or use weights by name, such as --weights imagenet-v1 for a ResNet"
-        raise MedicError(f"weights {weights} do not exist: check the path, {named}")
+        named = "or use named weights, such as --weights imagenet-v1 for a ResNet"
+        raise MedicError(f"weights file {weights} not found: check the path, {named}")
 
 
 def make_folder(what: str, path: Path) -> None:
-    """Create a folder that will be written into."""
+    """Create a folder with its parents, or raise an error that names it."""
     with writing(what, path):
         path.mkdir(parents=True, exist_ok=True)
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; empty if the file does not exist or cannot be read."""
+    """Read an object from a JSON file. Return an empty dict if the file is missing or invalid."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -198,41 +198,41 @@ def read_object(path: Path) -> dict[str, Any]:
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     with atomic_write(path) as file:
-        file.write(text.encode(errors="backslashreplace"))  # a name that is no text, as JSON escapes it
+        file.write(text.encode(errors="backslashreplace"))  # escapes undecodable names as JSON does
 
 
 def csv_cell(text: str) -> str:
-    """Return a name as a cell of CSV: after `'` if it begins like a formula, which a spreadsheet would execute."""
+    """Escape a name for CSV: prefix `'` if it starts like a formula, which a spreadsheet would execute."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 
 def csv_name(cell: str) -> str:
-    """Return the name that `csv_cell` made a cell of."""
+    """Undo `csv_cell`."""
     return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell) else cell
 
 
 def file_hash(path: Path) -> str:
-    """Return the sha256 of a file."""
+    """Return a file's SHA-256 hash."""
     state = path.stat()
     return _file_hash(path, state.st_size, state.st_mtime_ns)
 
 
 @lru_cache(maxsize=16)
 def _file_hash(path: Path, size: int, modified: int) -> str:
-    """Compute the hash once per version of the file: a sweep has many runs with the same weights."""
+    """Compute the hash once per version of a file, because many runs of a sweep share a weights file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_arrays(path: Path) -> "dict[str, NDArray[Any]]":
-    """Return the arrays of a .npz file. A small file that unpacks to gigabytes is a ValueError."""
+    """Read the arrays in a .npz file. Raises ValueError if a small file would unpack to gigabytes."""
     with zipfile.ZipFile(path) as archive:
         size = sum(entry.file_size for entry in archive.infolist())
     if size > max(MAX_ARRAYS, path.stat().st_size):
         raise ValueError(
-            f"it unpacks to {size / 2**30:,.1f} GiB, more than {MAX_ARRAYS >> 30} GiB: save it uncompressed"
+            f"its arrays take {size / 2**30:,.1f} GiB, more than {MAX_ARRAYS >> 30} GiB: save them uncompressed"
         )
-    import numpy as np  # which commands that only list do not wait for
+    import numpy as np  # imported late, to keep listing commands fast
 
     with np.load(path, allow_pickle=False) as file:
         return dict(file)

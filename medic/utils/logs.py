@@ -1,7 +1,7 @@
-"""Messages for the person at the terminal: the `medic` logger, shown on standard error.
+"""Log messages for the user, from the `medic` logger to standard error.
 
-Modules log with `logging.getLogger(__name__)`. A program that imports medic decides itself what is shown; the command
-line and `medic.train` show messages of level INFO and above.
+Modules log with `logging.getLogger(__name__)`. The command line and `medic.train` show messages of level INFO and
+above. Other programs that import medic configure logging themselves.
 """
 
 import logging
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @cache
 def console() -> "Console":
-    """Return the console of standard error, which messages and progress bars share."""
+    """Return the standard error console, which log messages and progress bars share."""
     from rich.console import Console
 
     return Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
 
 
 class _Handler(logging.Handler):
-    """Prints each message as one line, above a progress bar if one is shown; warnings are marked as notes."""
+    """Prints each message on one line, above any progress bar. Warnings are marked as notes."""
 
     def emit(self, record: logging.LogRecord) -> None:
         mark = "medic: note: " if record.levelno >= logging.WARNING else ""
@@ -34,7 +34,7 @@ class _Handler(logging.Handler):
 
 @contextmanager
 def log_output(quiet: bool = False) -> Iterator[None]:
-    """Show messages of INFO and above inside, or with `quiet` only warnings. Nested uses can only be quieter."""
+    """Show messages of level INFO and above, or only warnings with `quiet`. Nested contexts can only be quieter."""
     logger = logging.getLogger("medic")
     before, handler = logger.level, None if logger.handlers else _Handler()
     if handler is not None:

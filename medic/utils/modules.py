@@ -1,4 +1,4 @@
-"""Modules that are dataclasses, and modes that a model has for a while."""
+"""Modules declared as dataclasses, and context managers that temporarily change a model's mode."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +12,12 @@ from medic.utils.parts import check_hyperparameters
 
 
 class DeclaredModule(nn.Module):
-    """A module whose subclasses are dataclasses: `@dataclass(eq=False)`, with hyperparameters as declared fields."""
+    """Base class of modules declared with `@dataclass(eq=False)`, whose fields are hyperparameters."""
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Initialise the module before the generated `__init__` assigns fields, some of which may be modules."""
+        """Initialise the module before the generated `__init__` assigns fields, which may themselves be modules."""
         if cls.__hash__ is None or any(isinstance(value, Field) for value in vars(cls).values()):
-            raise MedicError(f"class {cls.__name__} is not declared as a part: put @dataclass(eq=False) above it")
+            raise MedicError(f"class {cls.__name__} must be a dataclass: decorate it with @dataclass(eq=False)")
         module = super().__new__(cls)
         nn.Module.__init__(module)
         return module
@@ -28,7 +28,7 @@ class DeclaredModule(nn.Module):
 
 @contextmanager
 def modes_kept(model: nn.Module) -> Iterator[None]:
-    """Return every layer to its own mode afterwards, training or evaluation."""
+    """Restore the mode of every layer afterwards, training or evaluation."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         yield
@@ -39,7 +39,7 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode inside; every layer returns to its own mode afterwards."""
+    """Put a model into evaluation mode, and restore the mode of every layer afterwards."""
     with modes_kept(model):
         model.eval()
         yield
@@ -47,7 +47,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def statistics_kept(model: nn.Module) -> Iterator[None]:
-    """Leave the running statistics of batch norm unchanged inside; its mode stays."""
+    """Keep the batch-norm running statistics unchanged inside the context, without changing modes."""
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     tracked = [norm for norm in norms if norm.track_running_stats]
     for norm in tracked:
@@ -61,7 +61,10 @@ def statistics_kept(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def statistics_estimated(model: nn.Module) -> Iterator[bool]:
-    """Re-estimate the running statistics of batch norm as means over the passes inside; yields whether it has any."""
+    """Re-estimate the batch-norm running statistics as averages over the forward passes inside the context.
+
+    Yields whether the model has any batch norm that tracks statistics.
+    """
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     tracked = [(norm, norm.momentum) for norm in norms if is_tracking(norm)]
     for norm, _ in tracked:
@@ -75,13 +78,13 @@ def statistics_estimated(model: nn.Module) -> Iterator[bool]:
 
 
 def is_tracking(module: nn.Module) -> bool:
-    """Whether a layer is batch norm that estimates running statistics: in training mode, and not frozen."""
+    """Return whether a layer is batch norm that currently updates its running statistics."""
     norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
     return norm and bool(module.track_running_stats) and module.training
 
 
 def freeze_norms(model: nn.Module) -> None:
-    """Keep the running statistics of batch norm, until the mode of the model is set again."""
+    """Freeze the batch-norm running statistics until the model's mode is set again."""
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval()

@@ -1,4 +1,4 @@
-"""Output in a notebook."""
+"""Notebook output."""
 
 import html
 import importlib
@@ -7,18 +7,18 @@ import time
 from typing import Any
 
 EVERY = 0.5
-"""Seconds between two updates of a bar."""
+"""Minimum seconds between two updates of a progress bar."""
 
 
 def in_notebook() -> bool:
-    """Whether the program runs in the kernel of a notebook. IPython is not imported for the answer."""
+    """Return whether the program runs in a notebook kernel, without importing IPython."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and hasattr(shell, "kernel")
 
 
 class NotebookBar:
-    """A progress bar below the cell that runs, which is updated in place. It needs no widgets."""
+    """A progress bar below the running cell, updated in place. It does not require ipywidgets."""
 
     def __init__(self, title: str, start: int, total: int) -> None:
         ipython: Any = importlib.import_module("IPython.display")  # installed with every notebook
@@ -27,7 +27,7 @@ class NotebookBar:
         self._handle = ipython.display(self._html(self._drawn(start, "")), display_id=True)
 
     def update(self, completed: int, status: str, last: bool = False) -> None:
-        """Show the progress and a status; redraw at most twice a second, and always if the first word changes."""
+        """Show progress and status. Redraws at most twice a second, or when the first word of the status changes."""
         now, state = time.monotonic(), status.partition(" ")[0]
         if last or state != self._state or now - self._updated >= EVERY:
             self._updated, self._state = now, state

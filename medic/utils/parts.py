@@ -1,7 +1,7 @@
-"""Parts of a method, such as penalties, strategies and samplers, and their declared hyperparameters.
+"""Parts of a method, such as penalties, strategies and samplers, and their hyperparameters.
 
-A part is a dataclass whose hyperparameters are fields declared by `hyperparameter`, with limits and search range
-beside its default. Nothing here imports torch.
+A part is a dataclass. Its hyperparameters are fields declared with `hyperparameter`, which sets the default, the limits
+and the search range. This module does not import torch.
 """
 
 import dataclasses
@@ -20,9 +20,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True)
 class Range:
-    """A search range: uniform between two ends, or `base` to the power of that; `whole` truncates.
+    """A search range: a uniform value between `low` and `high`, or `base` raised to that value.
 
-    `name` is DomainBed's name of the hyperparameter, from which its draws are seeded.
+    `whole` truncates the result to an integer. `name` is DomainBed's name for the hyperparameter, and seeds the draws.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Choice:
-    """A search range of a few equally likely values; `name` as in `Range`."""
+    """A search range of equally likely values. `name` has the same meaning as in `Range`."""
 
     name: str
     values: tuple[float, ...]
@@ -68,13 +68,13 @@ def uniform(name: str, low: float, high: float, whole: bool = False) -> Range:
 
 
 def log10(name: str, low: float, high: float, whole: bool = False) -> Range:
-    """Return a range that is uniform in the decimal logarithm."""
+    """Return a range that is uniform in log10."""
     return Range(name, low, high, 10.0, whole)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The values a number may have: from `least` to `most`, or strictly `above` the one and `below` the other."""
+    """Limits of a number: from `least` to `most`. `above` and `below` make the limits strict."""
 
     least: float = 0.0
     most: float = math.inf
@@ -82,10 +82,10 @@ class Limits:
     below: bool = False
 
     def allow(self, value: float) -> bool:
-        """Whether a value is finite and within the limits."""
+        """Return whether a value is finite and within the limits."""
         low = value > self.least if self.above else value >= self.least
         high = value < self.most if self.below else value <= self.most
-        return low and high and -math.inf < value < math.inf  # a whole number may be too large for `isfinite`
+        return low and high and -math.inf < value < math.inf  # `isfinite` fails for very large integers
 
     def __str__(self) -> str:
         low = f"above {self.least:g}" if self.above else f"of at least {self.least:g}"
@@ -93,15 +93,15 @@ class Limits:
         return " and ".join([low] * (self.least > -math.inf) + [high] * (self.most < math.inf))
 
     def wanted(self, whole: bool) -> str:
-        """Return what to give, for an error: `a whole number of at least 1`."""
+        """Describe the allowed values for an error message: `a whole number of at least 1`."""
         return f"{'a whole number' if whole else 'a number'} {self}".rstrip()
 
 
 def check_range(owner: str, limits: Limits, **numbers: float) -> None:
-    """Refuse numbers, by name, that are out of the limits."""
+    """Raise an error if a number, passed by name, is outside the limits."""
     for name, value in numbers.items():
         if not limits.allow(value):
-            raise MedicError(f"{name} of {owner} is {value:g}: give a number {limits}")
+            raise MedicError(f"{name} of {owner} must be a number {limits}, got {value:g}")
 
 
 def hyperparameter(
@@ -114,9 +114,9 @@ def hyperparameter(
     search: Law | None = None,
     on: Mapping[str, float] | None = None,
 ) -> Any:
-    """Declare a hyperparameter of a part: its default, its limits and DomainBed's search range.
+    """Declare a hyperparameter of a part, with its default, limits and DomainBed's search range.
 
-    `on` gives the defaults of its authors on a benchmark, where they differ. A value of None turns it off.
+    `on` maps benchmarks to the authors' default, where it differs. A value of None turns the hyperparameter off.
     """
     limits = Limits(least, most, above, below)
     return dataclasses.field(default=default, metadata={"limits": limits, "search": search, "on": on or {}})
@@ -129,7 +129,7 @@ def hyperparameters(kind: Any) -> dict[str, "dataclasses.Field[Any]"]:
 
 
 def check_hyperparameters(part: Any) -> None:
-    """Refuse values of a part's hyperparameters that are out of their limits."""
+    """Raise an error if a hyperparameter of a part is outside its limits."""
     for name, field in hyperparameters(part).items():
         if (value := getattr(part, name)) is not None:
             check_range(type(part).__name__, field.metadata["limits"], **{name: value})
@@ -137,9 +137,9 @@ def check_hyperparameters(part: Any) -> None:
 
 @dataclass(frozen=True)
 class Part(Generic[T_co]):
-    """A frozen description of a part: its name, its class and the values that differ from the class's defaults.
+    """A frozen description of a part: its name, its class, and the values that differ from the class's defaults.
 
-    `build` makes a fresh part each time, so that nothing with state is shared between runs.
+    `build` creates a new part on every call, so that runs do not share state.
     """
 
     name: str
@@ -147,7 +147,7 @@ class Part(Generic[T_co]):
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def build(self, **values: Any) -> T_co:
-        """Make the part; further `values` override those of the description."""
+        """Create the part. `values` override those in the description."""
         return self.kind(**{**self.values, **values})
 
     def changed(self, **values: Any) -> "Part[T_co]":
@@ -155,7 +155,7 @@ class Part(Generic[T_co]):
         return dataclasses.replace(self, values={**self.values, **values})
 
     def hyperparameters(self, dataset: str | None = None) -> dict[str, Any]:
-        """Return the values of the hyperparameters, with the defaults for a dataset."""
+        """Return the hyperparameter values, using the defaults for a dataset."""
         values = {
             name: self.values.get(name, field.metadata["on"].get(dataset, field.default))
             for name, field in hyperparameters(self.kind).items()

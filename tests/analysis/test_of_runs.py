@@ -63,8 +63,8 @@ def test_repeated_training_ends_with_the_weights_of_the_run(make_run, monkeypatc
     assert track.domains == tuple(run.settings["sources"])
     assert track.classes == tuple("012345")
     assert all(-1 <= value <= 1 for kind in gradients.KINDS for value in track.cosine[kind])
-    assert any("training was repeated up to iteration 4" in note for note in result.notes())
-    half = "half the paper's coefficient, and only averaged over the orders of the steps"
+    assert any("training was replayed up to iteration 4" in note for note in result.notes())
+    half = "half the paper's coefficient, and only on average over step orders"
     assert half in " ".join(result.notes())
     assert half in drawn("gradients", result).get_supxlabel().replace("\n", " ")
     part = gradients.measure([run], moments=1, iterations=2)
@@ -113,7 +113,7 @@ def test_runs_without_unknown_classes(make_run):
 def test_images_that_changed_are_refused(make_run):
     run = make_run("erm")
     run.description["provenance"]["images"] = "other"
-    with pytest.raises(MedicError, match="other images"), repeated(run):
+    with pytest.raises(MedicError, match="different images"), repeated(run):
         pass
 
 
@@ -195,7 +195,7 @@ def test_embed_notes_runs_with_other_images(make_run):
     runs = [make_run("erm"), make_run("medic++"), make_run("erm", target="printed")]
     assert embed.measure(runs[:2]).same_images
     result = embed.measure(runs[1:])
-    assert result.notes()[-1] == "the runs have different images, so their numbers cannot be compared"
+    assert result.notes()[-1] == "the runs use different images, so their numbers are not comparable"
     assert embed.measure([make_run("erm", seed=1), runs[0]]).same_images  # another validation split
     assert not embed.measure([make_run("erm", seed=1), runs[0]], split="validation").same_images
 
@@ -229,12 +229,15 @@ def test_only_significant_confusions_are_shown():
     many = errors.Confusion("3", "8", 0.25, 0.1, 30, 120, 100)
     result = errors.Errors(*common, (*few[1:], many, *few[:1]), ())
     assert [row["class"] for row in result.rows()] == ["3"]
-    assert result.notes()[-1] == "2 confusions of known classes left out: at most two standard errors above the sources"
+    assert (
+        result.notes()[-1]
+        == "2 confusions between known classes left out: at most two standard errors above the sources"
+    )
     nothing = errors.Errors(*common, tuple(few), ())
     assert nothing.rows() == []
     assert nothing.notes()[:2] == [
         "ERM, target street: no known class is confused with another significantly more often than in the sources",
-        "ERM, target street: no unknown classes",
+        "ERM, target street: the target has no unknown classes",
     ]
     drawn("errors", nothing)
 
@@ -270,8 +273,8 @@ def test_openness_averages_runs_that_differ_in_known_classes(tmp_path):
     assert result.table[1].oscr.tolist() == pytest.approx([20, 10])
     assert result.classes == 10
     first, second = result.notes()
-    assert first.endswith("mean over a and seeds")
-    assert second == "1 run is left out: with settings that exist with one number of known classes"
+    assert first.endswith("averaged over a and seeds")
+    assert second == "1 run is left out: settings trained with only one number of known classes"
     drawn("openness", result)
 
 
@@ -286,8 +289,8 @@ def test_openness_compares_the_same_targets(tmp_path):
     result = openness.measure(find_runs([tmp_path]).finished)
     assert [(row.targets, row.oscr.tolist()) for row in result.table] == [(("a",), pytest.approx([40, 40]))]
     assert result.notes()[1:] == [
-        "1 run is left out: of another dataset",
-        "2 runs are left out: of targets that some number of known classes lacks",
+        "1 run is left out: from another dataset",
+        "2 runs are left out: targets not trained with every number of known classes",
     ]
     for target in ("b", "c"):  # a target of its own for every number
         written(
@@ -317,17 +320,17 @@ def test_cost_compares_runs_that_differ_in_steps(tmp_path):
     result = cost.measure(find_runs([tmp_path]).finished)
     assert (result.steps.tolist(), result.seconds.tolist(), result.gib.tolist()) == ([1, 3], [0.1, 0.3], [2, 2])
     way = "--method erm --dataset pacs --target a --backbone resnet50 --objective ce+ova --iterations 2 --images 72"
-    assert result.notes()[1:] == [f"no run of ERM: train one with {way}"]
+    assert result.notes()[1:] == [f"found no ERM run: train one with {way}"]
     drawn("cost", result)
     written(tmp_path, "close-set", "erm", 0.5, batch_size=72, objective="ce")
     assert cost.measure(find_runs([tmp_path]).finished).notes()[1:] == [
-        "no run of ERM to compare with, the nearest (close-set) differs in objective (ce, not ce+ova): "
+        "found no ERM run to compare with; the closest (close-set) differs in objective (ce, not ce+ova): "
         f"train one with {way}"
     ]
     written(tmp_path, "erm", "erm", 0.5, batch_size=70)
     result = cost.measure(find_runs([tmp_path]).finished)
     assert (result.erm_seconds, result.images) == (0.1, 72)
-    assert "ERM has 70 images per iteration" in result.notes()
+    assert "ERM uses 70 images per iteration" in result.notes()
     assert result.rows()[-1]["over ERM"] == "3.00"
 
 

@@ -54,7 +54,7 @@ def test_train_then_evaluate(medic, short):
     runs = path.rpartition("/")[0]
     code, _, err = medic("evaluate", runs)
     assert code == 2
-    listed = f"give one of them, {path}; `medic runs {runs}` lists them"
+    listed = f"pass one of them, such as {path}; `medic runs {runs}` lists them all"
     assert err == f"medic: error: {runs} contains 1 finished run: {listed}\n"
     code, out, _ = medic("evaluate", path)
     assert code == 0
@@ -74,7 +74,7 @@ def test_train_then_evaluate(medic, short):
     assert re.search(naming("--threshold hard source"), err)
     code, out, _ = medic("table", path, "--metrics", "threshold")
     assert f"{metrics['threshold']:.1f}" in out
-    for rule, words in (("oracle-10", "target labels"), ("two-components", "without labels"), ("source", None)):
+    for rule, words in (("oracle-10", "target labels"), ("two-components", "unlabelled"), ("source", None)):
         for options in ([], ["--per-class"]):
             code, out, _ = medic("evaluate", path, "--score", "bcls", "--threshold", rule, *options)
             assert code == 0
@@ -118,10 +118,10 @@ def test_evaluate_shows_what_a_run_allows(medic, short):
     path = medic("train", *short, "--method", "erm", "--score", "energy")[1].split()[-1]
     code, out, _ = medic("evaluate", path, "--threshold", "fixed")
     assert code == 0
-    assert "unknown images by place" not in out
+    assert "unknown images by origin" not in out
     code, out, _ = medic("evaluate", path, "--rerun", "--score", "knn")
     assert code == 0
-    assert "unknown images by place, knn" in out
+    assert "unknown images by origin, knn" in out
 
 
 def test_methods_and_datasets(medic):
@@ -214,15 +214,15 @@ def test_data_check(medic, tmp_path):
     code, out, _ = medic("data", "check", "folder", "--root", str(tmp_path / "r"))
     assert code == 0
     assert re.search(r"^x +2 +1 +1$", out, re.MULTILINE)
-    assert re.search(r"^hash of the images: [0-9a-f]{64}$", out, re.MULTILINE)
-    assert re.search(r"^damaged images: none\b", out, re.MULTILINE)
+    assert re.search(r"^image hash: [0-9a-f]{64}$", out, re.MULTILINE)
+    assert re.search(r"^unreadable images: none\b", out, re.MULTILINE)
     (tmp_path / "r" / "x" / "cat" / "2.png").write_bytes((tmp_path / "r" / "x" / "cat" / "1.png").read_bytes())
     (tmp_path / "r" / "x" / "cat" / "3.png").write_bytes(b"")
     code, out, _ = medic("data", "check", "folder", "--root", str(tmp_path / "r"))
     assert code == 1
     assert re.search(r"\b1\n  x/cat/1.png = x/cat/2.png", out)
     assert re.search(r"\b1\n  .*3.png", out)
-    assert "damaged images: none" not in out
+    assert "unreadable images: none" not in out
 
 
 def test_warnings_are_notes_that_name_things(medic, short):
@@ -335,6 +335,6 @@ def test_bad_images_on_the_command_line(medic, tmp_path, monkeypatch):
     assert re.search(rf"^medic: error: {re.escape(str(bad))} .*--on-bad-image skip", err, re.MULTILINE)
     code, out, err = medic(*command, "--on-bad-image", "skip")
     assert code == 0
-    assert re.search(rf"see it with: medic report \S+ --root {re.escape(str(tmp_path))}/images$", out, re.MULTILINE)
+    assert re.search(rf"report with: medic report \S+ --root {re.escape(str(tmp_path))}/images$", out, re.MULTILINE)
     assert re.search(naming(f"1 image {bad}"), err)
     assert re.search(naming("class known accuracy"), err)

@@ -209,7 +209,7 @@ def test_dry_run_writes_no_store(medic, tmp_path, monkeypatch):
 
 
 def test_the_default_of_reproduce_is_its_own(medic):
-    settings = "settings of the paper's experiments: paper, as in its text, or authors, as in their code"
+    settings = "settings of the paper's experiments: paper (as in the text) or authors (as in the authors' code)"
     for command, default in (("reproduce", "authors"), ("train", "neither")):
         assert f"{settings} (default: {default})" in " ".join(medic(command, "--help")[1].split())
 
@@ -238,6 +238,6 @@ def test_dry_runs_try_the_network(medic, mini, tmp_path, command):
 def test_without_a_target_no_domain_is_called_one(medic, short):
     code, out, err = medic("train", *(word if word != "street" else "none" for word in short), "--method", "erm")
     assert code == 0
-    assert out.splitlines()[0].startswith("held out of ")
+    assert out.splitlines()[0].startswith("held out from ")
     assert "target" not in out.splitlines()[0]
     assert re.search(r"validation Acc [\d.]+; held-out images Acc ", err)

@@ -37,7 +37,7 @@ SWEEP = ["sweep", "--target", "street", "--method", "erm"]
     ([*TRAIN, "--steps", "3,3"], "steps 3,3 6 9"),
     ([*TRAIN, "--steps", "5001"], "5001 --iterations"),
     ([*TRAIN, "--class-splits", "7"], "class 7 6"),
-    ([*TRAIN, "--lr", "0"], "--lr 0: give a number above 0"),
+    ([*TRAIN, "--lr", "0"], "--lr must be a number above 0, got 0"),
     ([*TRAIN, "--lr", "-0.1"], "lr -0.1"),
     ([*TRAIN, "--lr", "fast"], "--lr fast"),
     ([*TRAIN, "--lr", "nan"], "--lr nan"),
@@ -66,8 +66,8 @@ SWEEP = ["sweep", "--target", "street", "--method", "erm"]
     (["data", "check", "folder"], "'folder' --root"),
     (["data", "fetch", "pacs"], "--root"),
     ([*TRAIN, "--batch-norm", "sync"], "batch_norm 'sync' GPUs"),
-    ([*TRAIN, "--capture", "on", "--device", "cpu"], "capture 'on' GPU"),
-    ([*TRAIN, "--precision", "tf32", "--device", "cpu"], "precision 'tf32'"),
+    ([*TRAIN, "--capture", "on", "--device", "cpu"], "--capture on GPU"),
+    ([*TRAIN, "--precision", "tf32", "--device", "cpu"], "--precision tf32"),
     ([*TRAIN, "--precision", "fp16"], "precision 'fp16'"),
     ([*TRAIN, "--compile", "on", "--method", "medic"], "'medic'"),
     (["data", "check", "pacs", "--root", "gone"],
@@ -131,13 +131,13 @@ def test_where_a_sweep_cannot_run(medic, mini, tmp_path, monkeypatch):
     assert (code, out) == (2, "")
     ways = "check host, port and firewall, and that `ray start --head` runs there"
     refused = "[Errno 111] Connection refused"
-    assert err == f"medic: error: no Ray answers at --address {address}: {refused}; {ways}\n"
+    assert err == f"medic: error: cannot reach Ray at --address {address}: {refused}; {ways}\n"
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         threading.Thread(target=_answer_http, args=[server]).start()
         code, out, err = medic(*sweep, "--executor", "ray", "--address", address)
     assert (code, out) == (2, "")
-    assert err == f"medic: error: what answers at --address {address} is not Ray: {ways}\n"
+    assert err == f"medic: error: the server at --address {address} is not Ray: {ways}\n"
     code, out, err = medic(*sweep, "--executor", "slurm")
     assert (code, out) == (2, "")
     assert re.search(naming("slurm sbatch --dry-run"), err)
@@ -160,9 +160,9 @@ def test_where_a_sweep_cannot_run(medic, mini, tmp_path, monkeypatch):
     ("seed: 1\nseed: 2\n", "c.yaml line 2: seed"),
     ("lr: 1\nlearning-rate: 2\n", "c.yaml line 2: lr"),
     ("hparams: {weight: 1, weight: 2}\n", "c.yaml line 1: weight"),
-    ('output: "\\ud800"\n', "output text"),
-    ('output: "\\0"\n', "output text"),
-    (f"axes: a={'9' * 5000}\n", "axes splits"),
+    ('output: "\\ud800"\n', "output string"),
+    ('output: "\\0"\n', "output string"),
+    (f"axes: a={'9' * 5000}\n", "axes parts"),
     ("seed: 2024-04-31\n", "c.yaml day"),
 ])  # fmt: skip
 def test_mistakes_in_a_configuration_file(medic, tmp_path, text, message):

@@ -157,7 +157,7 @@ def test_a_named_run_on_the_command_line(medic, short, tmp_path):
     code, out, _ = medic("train", *short, "--method", "erm", "--name", "try")
     assert code == 0
     path = tmp_path / "runs" / "try"
-    assert out.splitlines()[-2:] == [f"averaged weights: {path}", f"see it with: medic report {path}"]
+    assert out.splitlines()[-2:] == [f"averaged weights: {path}", f"write a report with: medic report {path}"]
     assert medic("train", *short, "--method", "erm", "--name", "try")[0] == 0
     code, _, err = medic("train", *short, "--method", "erm", "--name", "try", "--seed", "1")
     assert code == 2
@@ -178,6 +178,6 @@ def test_what_a_sweep_ends_with(medic, short, tmp_path):
     runs = tmp_path / "runs"
     now, again = (medic(*command)[1].splitlines() for _ in range(2))
     start = rf"2 of 2 runs are finished in {re.escape(str(runs))}: "
-    assert re.fullmatch(start + r"0 before this command, 2 trained now \(time of all runs together: \d+ s\)", now[0])
+    assert re.fullmatch(start + r"0 before this command, 2 trained now \(total run time: \d+ s\)", now[0])
     assert re.fullmatch(start + "2 before this command, none trained now", again[0])
-    assert now[1] == again[1] == f"compare them with: medic table {runs}"
+    assert now[1] == again[1] == f"compare the runs with: medic table {runs}"

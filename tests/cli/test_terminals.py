@@ -45,7 +45,7 @@ def test_the_reader_of_the_output_has_gone(monkeypatch, capsys):
 def test_output_on_a_full_disk(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", Broken(errno.ENOSPC))
     assert main(["methods"]) == 2
-    assert capsys.readouterr().err == "medic: error: standard output cannot be written: No space left on device\n"
+    assert capsys.readouterr().err == "medic: error: cannot write to standard output: No space left on device\n"
 
 
 @pytest.mark.parametrize("number", [errno.EPIPE, errno.ENOSPC, errno.EIO])

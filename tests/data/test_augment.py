@@ -323,12 +323,12 @@ def test_draws_depend_on_the_generator_alone():
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        ({"scale": (0.0, 1.0)}, "scale is"),
-        ({"scale": (0.8, 0.5)}, "scale is"),
-        ({"ratio": (2.0, 1.0)}, "ratio is"),
-        ({"jitter": 0.6}, "jitter is 0.6"),
-        ({"flip": 1.5}, "flip is 1.5"),
-        ({"grey": -0.1}, "grey is -0.1"),
+        ({"scale": (0.0, 1.0)}, "scale must be"),
+        ({"scale": (0.8, 0.5)}, "scale must be"),
+        ({"ratio": (2.0, 1.0)}, "ratio must be"),
+        ({"jitter": 0.6}, "jitter must be between 0 and 0.5"),
+        ({"flip": 1.5}, "flip must be a probability between 0 and 1, got 1.5"),
+        ({"grey": -0.1}, "grey must be a probability between 0 and 1, got -0.1"),
     ],
 )
 def test_numbers_that_make_no_recipe(numbers, message):
@@ -350,12 +350,12 @@ def test_recipes_by_name_and_by_numbers(value, recipe, name):
 
 
 @pytest.mark.parametrize(("value", "message"), [
-    ("medik", "unknown augmentation 'medik', did you mean 'medic'?"),
-    ("jiter=0.4", "unknown parameter 'jiter' of an augmentation, did you mean 'jitter'?"),
-    ("medic,strong", "'strong' is not name=value"),
-    ("scale=0.8", "augmentation scale=0.8: give a range, as in 0.8:1"),
-    ("jitter=much", "augmentation jitter=much: give a number, as in 0.4"),
-    ("jitter=2", "jitter is 2.0: give a number from 0 to 0.5"),
+    ("medik", "unknown augmentation 'medik': did you mean 'medic'?"),
+    ("jiter=0.4", "unknown augmentation parameter 'jiter': did you mean 'jitter'?"),
+    ("medic,strong", "expected name=value, such as jitter=0.4, got 'strong'"),
+    ("scale=0.8", "augmentation scale=0.8: expected a range, such as 0.8:1"),
+    ("jitter=much", "augmentation jitter=much: expected a number, such as 0.4"),
+    ("jitter=2", "jitter must be between 0 and 0.5"),
 ])  # fmt: skip
 def test_mistakes_in_recipes(value, message):
     with pytest.raises(MedicError, match=re.escape(message)):

@@ -179,7 +179,7 @@ class TestCommand:
         assert [title.split(" (")[0] for title in titles] == [
             "the same image in two domains",
             "the same image in two classes",
-            "similar images in a domain and class",
+            "similar images in one domain and class",
         ]
         assert "  photo/cat/1.png = sketch/cat/9.png\n" in out
         assert "  photo/cat/3.png ≈ photo/cat/9.jpg\n" in out
@@ -199,9 +199,9 @@ class TestCommand:
         assert "  a.png (photo, cat) = b.png (sketch, dog)\n" in capsys.readouterr().out
 
     @pytest.mark.parametrize(("arguments", "message"), [
-        (["check", "folder", "--root", ".", "-o", "x.txt"], "x.txt does not end in .csv"),
+        (["check", "folder", "--root", ".", "-o", "x.txt"], "--output must end in .csv, got x.txt"),
         (["check", "folder", "--root", ".", "--runs", "gone"], "run gone does not exist"),
-        (["fetch", "pacs", "--root", ".", "--runs", "gone"], "--runs is an option of `medic data check`"),
+        (["fetch", "pacs", "--root", ".", "--runs", "gone"], "--runs works only with `medic data check`"),
     ])  # fmt: skip
     def test_mistakes(self, capsys, arguments, message):
         assert main(["data", *arguments]) == 2

@@ -36,7 +36,7 @@ class TestCmnist:
         with pytest.raises(MedicError, match="truncated or not an idx file"):
             cmnist.build(idx, 0)
         (idx / "train-labels-idx1-ubyte").write_bytes((idx / "t10k-labels-idx1-ubyte").read_bytes())
-        with pytest.raises(MedicError, match="they do not belong together"):
+        with pytest.raises(MedicError, match="which do not match"):
             cmnist.build(idx, 0)
         damaged = bytearray((idx / "train-images-idx3-ubyte.gz").read_bytes())
         damaged[100] ^= 255
@@ -44,5 +44,5 @@ class TestCmnist:
         with pytest.raises(MedicError, match="truncated or not an idx file"):
             cmnist.build(idx, 0)
         (idx / "train-labels-idx1-ubyte").unlink()
-        with pytest.raises(MedicError, match="has no train-labels-idx1-ubyte or"):
+        with pytest.raises(MedicError, match="is missing train-labels-idx1-ubyte or"):
             cmnist.read_idx(idx, "train", "labels")

@@ -77,7 +77,7 @@ class TestDecode:
 
     @pytest.mark.parametrize(("data", "message"), [
         (b"", "pic is empty"),
-        (b"hello, this is text", "pic is not an image"),
+        (b"hello, this is text", "pic is not in a supported image format"),
         (struct.pack("<4s31I", b"DDS ", 124, 0x1007, 8, 8, *[0] * 14, 32, 4, *[0x41414141] * 9, 0, 0)[:128], "pic"),
         (encoded(picture(size=(300, 300)), "PNG")[:2000], "pic is damaged"),
         (encoded(picture(size=(300, 300)), "JPEG")[:2000], "pic is damaged"),

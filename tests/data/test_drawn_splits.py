@@ -47,5 +47,5 @@ def test_seeds_with_different_classes_share_a_row(mini, tmp_path):
 
 @pytest.mark.parametrize("name", ["random:1", "random:10", "random:x", "random:"])
 def test_mistakes(mini, name):
-    with pytest.raises(MedicError, match=naming(f"{name!r} known classes from 2 to 9")):
+    with pytest.raises(MedicError, match=naming(f"{name!r} known classes 2 to 9")):
         plan_of(dataset=mini, target="street", split=name)

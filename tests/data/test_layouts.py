@@ -56,12 +56,12 @@ class TestLayouts:
 
     def test_another_benchmark_is_recognised(self, tmp_path):
         self.make(tmp_path / "r", *[f"PACS/{d}/dog" for d in BENCHMARKS["pacs"].domains])
-        with pytest.raises(MedicError, match="holds pacs, not vlcs"):
+        with pytest.raises(MedicError, match="contains pacs, not vlcs"):
             BENCHMARKS["vlcs"].open(tmp_path / "r")
 
     def test_missing_domains_are_named(self, tmp_path):
         self.make(tmp_path / "r", "PACS/photo/dog", "PACS/sketch/dog")
-        with pytest.raises(MedicError, match="art_painting, cartoon not found; `medic data fetch pacs"):
+        with pytest.raises(MedicError, match="art_painting, cartoon not found; to download it"):
             BENCHMARKS["pacs"].open(tmp_path / "r")
 
     def test_a_list_that_names_a_missing_file(self, tmp_path):
@@ -70,7 +70,7 @@ class TestLayouts:
         (tmp_path / "splits" / "photo_crossval_kfold.txt").write_text("photo/dog/gone.png 1\n")
         listing = BENCHMARKS["pacs"].open(tmp_path)
         assert listing.parts is None  # no harm is done where the lists are not asked for
-        assert "photo_crossval_kfold.txt names photo/dog/gone.png, which is not in" in listing.parts_problem
+        assert "photo_crossval_kfold.txt lists photo/dog/gone.png, which is missing from" in listing.parts_problem
 
     def test_lists_may_write_a_domain_another_way(self, tmp_path):
         bench = BENCHMARKS["office-home"]

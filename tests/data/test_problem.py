@@ -102,10 +102,10 @@ class TestProblem:
         lacking = dataclasses.replace(
             dataset, label=torch.where((dataset.domain == 0) & (dataset.label == 2), 1, dataset.label)
         )
-        message = "source domain 'a' has no image of the known class 'y' to train on: use --partial auto"
+        message = "source domain 'a' has no training images of known class 'y': use --partial auto"
         with pytest.raises(MedicError, match=message):
             problem(lacking)
-        with pytest.warns(UserWarning, match="source domain 'a' has no image of the known class 'y'"):
+        with pytest.warns(UserWarning, match="source domain 'a' has no training images of known class 'y'"):
             problem(lacking, on_empty="warn")
         assert len(problem(lacking, partial={"a": ("w", "x")}).train) == 2 * 8 + 8 + 3 * 8
 
@@ -113,31 +113,31 @@ class TestProblem:
         without = dataclasses.replace(
             dataset, label=torch.where(dataset.domain < 2, dataset.label.clamp(max=2), dataset.label)
         )
-        with pytest.raises(MedicError, match="no source domain has an image of the known class 'z'"):
+        with pytest.raises(MedicError, match="known class 'z' has no images in any source domain"):
             problem(without, known=("w", "z"))
 
     def test_a_target_must_have_known_classes_and_may_lack_unknown_ones(self, dataset):
         unknown = dataclasses.replace(dataset, label=torch.where(dataset.domain == 2, 3, dataset.label))
-        with pytest.raises(MedicError, match="the target 'c' has no image of a known class"):
+        with pytest.raises(MedicError, match="target domain 'c' has no images of a known class"):
             problem(unknown)
         known = dataclasses.replace(
             dataset, label=torch.where(dataset.domain == 2, dataset.label.clamp(max=2), dataset.label)
         )
-        with pytest.warns(UserWarning, match="the target 'c' has no image of an unknown class"):
+        with pytest.warns(UserWarning, match="target domain 'c' has no images of an unknown class"):
             problem(known)
 
     @pytest.mark.parametrize(("settings", "message"), [
-        ({"targets": ["d"]}, "unknown domain 'd', choose from a, b, c"),
-        ({"targets": None}, "no target given"),
-        ({"sources": ["a", "c"]}, "the target 'c' is among the sources a, c"),
+        ({"targets": ["d"]}, "unknown domain 'd': choose from a, b, c"),
+        ({"targets": None}, "missing target domain"),
+        ({"sources": ["a", "c"]}, "target 'c' is also a source \\(a, c\\)"),
         ({"sources": []}, "no source domain"),
         ({"targets": ["a", "b", "c"]}, "no source domain"),
         ({"targets": None, "sources": ["a", "b", "c"]}, "no target domain"),
         ({"sources": ["a", "bb"]}, "unknown domain 'bb'"),
         ({"known": ["w", "q"]}, "unknown class 'q'"),
-        ({"known": ["w"]}, "known classes are w"),
+        ({"known": ["w"]}, "at least two known classes are required, got w"),
         ({"known": ["w", "x"], "unknown": ["x"]}, "class 'x' is both known and unknown"),
-        ({"partial": {"a": ["z"]}}, "--partial gives 'a' the class 'z', which is not in --known"),
+        ({"partial": {"a": ["z"]}}, "--partial assigns class 'z' to 'a', but this class is not in --known"),
         ({"share": 0.01}, "no validation images"),
     ])  # fmt: skip
     def test_mistakes(self, dataset, settings, message):
@@ -167,7 +167,7 @@ class TestHoldout:
             assert held_out[dataset.domain == domain].sum() == 8
 
     def test_official_parts(self, dataset):
-        with pytest.raises(MedicError, match="validation 'official': toy comes without official lists"):
+        with pytest.raises(MedicError, match="--validation official is not available: toy has no official lists"):
             problem(dataset, rule="official")
         kinds = ("train", "val", "test", "train", "train")
         parted = dataclasses.replace(dataset, parts=tuple(kinds[row % 5] for row in range(120)))
@@ -222,7 +222,7 @@ class TestNamedSplits:
         numbers = {domain: [1 + bench.classes.index(name) for name in has] for domain, has in split.partial.items()}
         assert numbers == {"art_painting": [1, 2, 3, 4], "cartoon": [1, 2, 5, 6], "photo": [3, 4, 5, 6]}
         assert split.name("pacs", bench.classes) == "pacs-6-1-partial"
-        with pytest.raises(MedicError, match="partial classes need 2 to 6 source domains, not 1"):
+        with pytest.raises(MedicError, match="partial classes require 2 to 6 source domains, got 1"):
             named_split("pacs-6-1-partial", bench.name, bench.classes, ("photo",))
 
     def test_a_split_without_a_name_has_a_hash(self):
@@ -233,9 +233,9 @@ class TestNamedSplits:
         assert other.name("toy", CLASSES) == f"toy-2-2-{other.hash[:8]}"
 
     @pytest.mark.parametrize(("name", "message"), [
-        ("toy", "split 'toy': give the numbers of known and unknown classes, as in toy-6-1"),
-        ("pacs-2-1", "split 'pacs-2-1' does not belong to dataset 'toy': use toy-k-u"),
-        ("toy-3-2", "split 'toy-3-2' needs 5 classes, but toy has 4"),
+        ("toy", "invalid split 'toy': expected <dataset>-<known>-<unknown>, as in toy-6-1"),
+        ("pacs-2-1", "split 'pacs-2-1' does not match dataset 'toy': use toy-k-u"),
+        ("toy-3-2", "split 'toy-3-2' requires 5 classes, but toy has only 4"),
     ])  # fmt: skip
     def test_mistakes(self, name, message):
         with pytest.raises(MedicError, match=message):

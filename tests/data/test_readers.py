@@ -23,15 +23,15 @@ class TestReaders:
         (root / "二番" / "c").symlink_to(root / "二番" / "b")
         assert len(read_folder(root)) == 15
         (root / "二番" / "b" / "up").symlink_to(root / "二番")
-        with pytest.raises(MedicError, match="is a link to a folder above it"):
+        with pytest.raises(MedicError, match="links to one of its parent folders"):
             read_folder(root)
 
     @pytest.mark.parametrize(("make", "message"), [
         (lambda path: None, "does not exist"),
         (lambda path: path.touch(), "is not a folder"),
         (lambda path: path.mkdir(), "is empty"),
-        (lambda path: (path / "a").mkdir(parents=True), "has no images"),
-        (lambda path: (path.mkdir(), picture().save(path / "x.png")), "not in the folder of a class"),
+        (lambda path: (path / "a").mkdir(parents=True), "contains no images"),
+        (lambda path: (path.mkdir(), picture().save(path / "x.png")), "not in a class folder"),
     ])  # fmt: skip
     def test_wrong_roots(self, tmp_path, make, message):
         make(tmp_path / "r")
@@ -46,7 +46,7 @@ class TestReaders:
         assert listing.classes == ("-3", "10")
         assert len(listing) == 4
         (root / "bad.txt").write_text("some/file.png cat\n")
-        with pytest.raises(MedicError, match=r"bad\.txt, line 1: 'some/file.png cat' is not"):
+        with pytest.raises(MedicError, match=r"bad\.txt, line 1: expected `path label` .*, got 'some/file.png cat'"):
             read_lists(root)
         (root / "bad.txt").write_text("some/file.png --5\n")
         with pytest.raises(MedicError, match="line 1"):
@@ -65,7 +65,7 @@ class TestReaders:
         assert sorted(set(listing.attributes["year"].tolist())) == [0, 1, 2]
         assert set(listing.attributes["camera"].tolist()) == {0, 1}
         (root / "t.csv").write_text("path,label\nx,1\n")
-        with pytest.raises(MedicError, match="row 2: no 'class'; it has the columns path, label"):
+        with pytest.raises(MedicError, match="row 2: missing 'class'; columns of the table: path, label"):
             read_table(root / "t.csv")
 
     def test_an_image_listed_twice(self, root):
@@ -126,5 +126,5 @@ class TestReaders:
         assert len(read_folder(root)) == 13  # it is said when it is read
 
     def test_images_that_lie_deeper_than_expected_are_noted(self, root):
-        with pytest.warns(UserWarning, match="every image lies deeper than its class: images/fotos"):
+        with pytest.warns(UserWarning, match="every image is nested below its class folder: images/fotos"):
             read_folder(root.parent)

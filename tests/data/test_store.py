@@ -44,7 +44,7 @@ class TestStore:
         gathered = images.gather(positions, torch.device("cpu"))
         expected = np.stack([decode(read_file(listing.files[i]), 16, "x")[0] for i in positions])
         assert np.array_equal(gathered.numpy(), expected)
-        assert "12 images of 16 px" in logged.messages[-1]
+        assert "12 images at 16 px" in logged.messages[-1]
         assert index.hash == open_folder(root)[1].hash
 
     def test_decoded_once(self, root, logged):
@@ -59,7 +59,9 @@ class TestStore:
     def test_bad_images(self, root, where, logged):
         (root / "二番" / "b" / "bad.png").write_bytes(b"")
         (root / "二番" / "b" / "0.png").write_bytes(b"text")
-        with pytest.raises(MedicError, match=r"0\.png is not an image.*and 1 more .*--on-bad-image skip"):
+        with pytest.raises(
+            MedicError, match=r"0\.png is not in a supported image format.*and 1 more .*--on-bad-image skip"
+        ):
             open_folder(root, where)
         images, index = open_folder(root, where, on_bad="skip")
         assert len(index.kept) == 12
@@ -93,7 +95,7 @@ class TestStore:
         again = find_index(listing, Storage(24, on_bad=on_bad))
         assert (again.kept, again.hash) == (preview.kept, preview.hash)
         if on_bad == "skip":
-            with pytest.raises(MedicError, match=r"bad\.png is not an image"):
+            with pytest.raises(MedicError, match=r"bad\.png is not in a supported image format"):
                 find_index(listing, Storage(16))
 
     def test_a_look_at_files_that_are_not_there(self, root, tmp_path):
@@ -108,7 +110,7 @@ class TestStore:
         data = bytearray(path.read_bytes())
         data[1000] ^= 255
         path.write_bytes(data)
-        with pytest.raises(MedicError, match=r"the store .*\.bin is damaged: delete it"):
+        with pytest.raises(MedicError, match=r"image store .*\.bin is damaged: delete it"):
             open_folder(root, where)[0].gather(torch.arange(12), torch.device("cpu"))
 
     def test_frames_are_those_of_the_files(self, root):
@@ -166,7 +168,7 @@ class TestStore:
     def test_nothing_can_be_read(self, root, where):
         for file in root.rglob("*.*"):
             file.write_bytes(b"")
-        with pytest.raises(MedicError, match="none of the 12 images of folder can be read"):
+        with pytest.raises(MedicError, match="none of the 12 images in folder can be read"):
             open_folder(root, where, on_bad="skip")
 
     def test_the_same_names_elsewhere_are_other_images(self, root, tmp_path):

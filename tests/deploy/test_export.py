@@ -69,7 +69,7 @@ def test_a_graph_that_decides_otherwise_is_not_written(trained, pixels, tmp_path
     confidence = trained.predictor.score(trained.predictor.outputs(pixels))
     apart = Threshold(float(confidence.max()) + 1, "fixed")
     monkeypatch.setattr(module, "DecisionGraph", lambda p, make=module.DecisionGraph: make(p.at(apart)))
-    with pytest.raises(MedicError, match=naming("decides otherwise")):
+    with pytest.raises(MedicError, match=naming("decisions differ")):
         export(trained.predictor.at(Threshold(-apart.value, "fixed")), tmp_path / "m.pt2", "torch-export", pixels)
     assert not list(tmp_path.iterdir())
 
@@ -86,7 +86,7 @@ def test_the_command(trained, capsys, tmp_path):
     from medic.cli.main import main
 
     assert main(["export", str(trained.path), "--format", "torch-export", "-o", str(tmp_path / "a.pt2")]) == 0
-    assert "decided alike" in capsys.readouterr().out
+    assert "same decisions" in capsys.readouterr().out
     assert main(["export", str(trained.path), "--format", "tflite"]) == 2
     assert main(["export", str(trained.path), "-o", str(tmp_path / "no" / "a.onnx")]) == 2
     assert "no/a.onnx cannot be written" in capsys.readouterr().err

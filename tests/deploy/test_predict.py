@@ -91,7 +91,7 @@ def test_unreadable_images_have_their_row_and_an_exit_code(images, predict, tmp_
     assert "4 images" in err
     assert "2 unreadable" in err
     assert first["label"] == last["label"] != ""
-    for row, name, reason in ((bad, "bad.png", "not an image"), (gone, "gone.png", "No such file")):
+    for row, name, reason in ((bad, "bad.png", "not in a supported image format"), (gone, "gone.png", "No such file")):
         assert row["path"] == str(tmp_path / name)
         assert reason in row["error"]
         assert {value for key, value in row.items() if key not in ("path", "error")} == {""}
@@ -203,7 +203,7 @@ def test_threshold_of_a_score_that_is_not_a_probability(trained, images):
         (["-o", "out.txt"], "out.txt .csv .jsonl .parquet --format"),
         (
             ["-o", "nowhere/out.csv"],
-            "--output nowhere/out.csv cannot be written, there is no folder nowhere: create it, or name another",
+            "--output nowhere/out.csv cannot be written: create the folder nowhere, or use another one",
         ),
         (["-o", ".", "--format", "csv"], "output . folder"),
     ],
@@ -242,7 +242,7 @@ def test_a_run_after_the_images_is_a_mistake(trained, images, predict):
     for swapped in (images, images / "z" / "cat" / "1.png"):
         code, out, err = predict(trained.path, run=swapped)
         assert (code, out) == (2, "")
-        assert f"{swapped} is not a run or a model: give the run first, then the images" in err
+        assert f"{swapped} is not a run or a model: pass the run first, then the images" in err
 
 
 def test_an_argument_that_does_not_exist_is_a_mistake(images, predict, tmp_path):

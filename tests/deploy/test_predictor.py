@@ -84,7 +84,7 @@ def test_an_unreadable_image_keeps_its_place(trained, target, tmp_path):
 @pytest.mark.parametrize(
     ("image", "message"),
     [(np.zeros((4, 4, 7), np.uint8), "(4, 4, 7) (H, W, 3)"), (np.full((4, 4), 2.0), "outside [0, 1]"),
-     (np.zeros((4, 4), np.int64), "int64 uint8"), (torch.full((3, 4, 4), torch.nan), "outside"), (3, "not int")],
+     (np.zeros((4, 4), np.int64), "int64 uint8"), (torch.full((3, 4, 4), torch.nan), "outside"), (3, "got int")],
 )  # fmt: skip
 def test_what_is_not_an_image_is_said(trained, image, message):
     with pytest.raises(MedicError, match=naming(message)):
@@ -146,7 +146,7 @@ def test_a_damaged_pil_image_is_an_unreadable_one(trained, images, tmp_path):
 
 
 def test_what_is_no_image_is_named(trained):
-    with pytest.raises(MedicError, match="not int"):
+    with pytest.raises(MedicError, match="got int"):
         trained.predictor.predict(3)
 
 

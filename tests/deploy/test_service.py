@@ -685,13 +685,13 @@ def test_mistakes_of_the_command(trained, monkeypatch, capsys):
     assert naming_all("--host 0.0.0.0 token MEDIC_TOKEN", failing("--host", "0.0.0.0"))
     assert "--host" in failing("--host", "::")
     assert "ASCII" in failing("--host", "0.0.0.0", "--token", "")
-    assert "--port 70000" in failing("--port", "70000")
+    assert naming_all("--port 70000", failing("--port", "70000"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert naming_all("in use --port", failing("--port", str(taken.getsockname()[1])))
-    assert "--queue 1" in failing("--queue", "1")
+    assert naming_all("--queue 1", failing("--queue", "1"))
     assert "device" in failing("--device", "tpu")
     assert "--ray" in failing("--replicas", "2")
-    assert "--replicas 0" in failing("--ray", "--replicas", "0")
+    assert naming_all("--replicas 0", failing("--ray", "--replicas", "0"))
 
 
 @pytest.mark.slow

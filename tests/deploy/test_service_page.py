@@ -64,7 +64,7 @@ def test_images_are_named(browser, trained, images, tmp_path, width, dark):
             assert float(re.search(r"score (\S+)", card.text)[1]) == pytest.approx(prediction.score, rel=1e-2, abs=1e-3)
             nearest = [cell.text for cell in card.find_elements("css selector", "td:first-child")]
             assert nearest == [name for name, _ in prediction.top]
-        assert "not an image" in label(listed[-1])
+        assert "not in a supported image format" in label(listed[-1])
         assert "bad <b>.png" in listed[-1].text
         browser.execute_script(DROP, "dropped.png", list(paths[0].read_bytes()))
         assert label(cards(browser, len(chosen) + 1)[-1]) == expected[0].label

@@ -47,7 +47,7 @@ def watch(*arguments):
 def test_pictures_like_the_held_out_ones_raise_no_alarm(watched, alike, capsys):
     assert watch(watched, alike) == 0
     out = capsys.readouterr().out
-    assert "40 images, compared with 100 held-out images" in out
+    assert "40 images, compared with 100 held-out source images" in out
     assert "No alarm" in out
 
 
@@ -73,12 +73,12 @@ def test_the_share_of_false_alarms_is_chosen(watched, alike, capsys):
 def test_an_unreadable_image_is_left_out(watched, alike, capsys):
     (alike / "broken.png").write_bytes(b"no picture")
     assert watch(watched, alike) == 0
-    assert "1 unreadable image left out" in capsys.readouterr().out
+    assert "1 unreadable image" in capsys.readouterr().out
 
 
 def test_mistakes_are_one_line(trained, watched, alike, tmp_path, capsys):
     assert watch(trained.path, alike) == 2
-    assert naming_found(capsys, "no held-out images train again")
+    assert naming_found(capsys, "held-out images retrain")
     assert watch(watched, write_pictures(tmp_path / "few", range(3))) == 2
     assert naming_found(capsys, "3 images 20")
     assert watch(watched, tmp_path / "nothing") == 2

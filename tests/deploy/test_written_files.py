@@ -54,4 +54,4 @@ def test_a_file_that_the_system_refuses_is_one_line(command, tmp_path):
 
 def test_export_checks_on_some_images(trained, capsys):
     assert main(["export", str(trained.path), "--images"]) == 2
-    assert "--images: give at least one value" in capsys.readouterr().err
+    assert "--images requires at least one value" in capsys.readouterr().err

@@ -191,5 +191,5 @@ def test_what_it_needs_is_explained():
         def forward(self, x):
             return Output(x[:, :C], torch.stack([x[:, :C], -x[:, :C]], dim=1))
 
-    with pytest.raises(MedicError, match=naming("output")):
+    with pytest.raises(MedicError, match=naming("--head prompted")):
         made(Closed())(Closed(), step())

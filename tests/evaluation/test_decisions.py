@@ -112,7 +112,7 @@ class TestFiles:
     ])  # fmt: skip
     def test_a_class_that_is_never_predicted_is_not_taken_for_unknown(self, write, capsys, rows):
         path = write("label,prediction,confidence\n" + rows)
-        with pytest.raises(MedicError, match=r"images of class 'dog', which no prediction names: .*--known"):
+        with pytest.raises(MedicError, match=r"images of class 'dog', which is never predicted: .*--known"):
             read_decisions(path)
         assert main(["evaluate", "--predictions", str(path)]) == 2
         assert capsys.readouterr().err.count("\n") == 1
@@ -176,13 +176,13 @@ class TestFiles:
         with (
             pytest.raises(
                 MedicError,
-                match="labels are predictions: add a column 'class' with the true classes, or a file with --labels",
+                match="labels are predictions: add a column 'class' with the true classes, or pass a file with",
             ),
             unreadable(),
         ):
             read_decisions(path)
         labels = write("path,class\na,cat\nb,dog\nc,bird\nmore,dog\n", "labels.csv")
-        with pytest.raises(MedicError, match="images of class 'bird', which no prediction names"), unreadable():
+        with pytest.raises(MedicError, match="images of class 'bird', which is never predicted"), unreadable():
             read_decisions(path, labels)
         with unreadable():
             decisions = read_decisions(path, labels, known=["cat", "dog"])
@@ -205,7 +205,9 @@ class TestFiles:
         rows = "a,cat,true,0.9,0.5,cat\nb,unknown,false,0.2,0.75,cat\n"
         path = write("path,label,known,score,threshold,top1\n" + rows)
         labels = write("path,class\na,cat\nb,-1\n", "labels.csv")
-        with pytest.raises(MedicError, match=r"rows of 2 thresholds, such as 0.5 and 0.75: give one with --threshold"):
+        with pytest.raises(
+            MedicError, match=r"rows with 2 thresholds, such as 0.5 and 0.75: choose one with --threshold"
+        ):
             read_decisions(path, labels)
         assert read_decisions(path, labels, threshold=0.6).threshold == 0.6
 
@@ -213,17 +215,17 @@ class TestFiles:
         ("", "has no rows"),
         (HEADER, "has no rows"),
         (b"\xff\xfe\x00", "cannot be read"),
-        ("path,prediction\na,cat\n", "no column 'label'.*--labels; it has path, prediction"),
-        ("label,confidence\ncat,1\n", "no column 'prediction'; it has label, confidence"),
+        ("path,prediction\na,cat\n", "no column 'label'.*--labels; its columns: path, prediction"),
+        ("label,confidence\ncat,1\n", "no column 'prediction'; its columns: label, confidence"),
         ("label,prediction\ncat,cat\n", "no column 'confidence' or 'score'"),
         ("label,prediction,confidence\ncat,cat,nan\n", "row 1: confidence 'nan' is not a number"),
         ("label,prediction,confidence\ncat,cat,1\ncat,cat,high\n", "row 2: confidence 'high' is not a number"),
-        ("label,prediction,confidence\ncat,cat,1\n,cat,1\n", "row 2: no label"),
-        ("label,prediction,confidence\ncow,cat,1\n", "images of class 'cow', which no prediction names"),
+        ("label,prediction,confidence\ncat,cat,1\n,cat,1\n", "row 2: the label is empty"),
+        ("label,prediction,confidence\ncow,cat,1\n", "images of class 'cow', which is never predicted"),
         ("label,prediction,confidence\n-1,cat,1\n", "no image of a known class"),
         ("label,logit_cat\ncat,nan\n", "row 1: logit_cat 'nan' is not a number"),
-        ("label,prediction,confidence\ncat,cat\n", "row 2: it has more or fewer values"),
-        (HEADER + ROWS + ROWS, "has 2 rows of 1.png"),
+        ("label,prediction,confidence\ncat,cat\n", "row 2: the number of values does not match the header"),
+        (HEADER + ROWS + ROWS, "has 2 rows for 1.png"),
     ])  # fmt: skip
     def test_mistakes_are_one_line(self, write, capsys, text, message):
         path = write(text)
@@ -233,7 +235,7 @@ class TestFiles:
         assert capsys.readouterr().err.count("\n") == 1
 
     @pytest.mark.parametrize(("name", "content", "message"), [
-        ("p.txt", b"x", "does not end in .csv"),
+        ("p.txt", b"x", "expected one of .csv"),
         ("p.npz", b"PK no more", "cannot be read"),
         ("p.npz", b"", "cannot be read"),
         ("p.jsonl", b"{\n", "line 1"),
@@ -258,7 +260,7 @@ class TestFiles:
         monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("the file is read"))
         np.savez_compressed(path, label=np.zeros(2**16, np.int64), logits=np.zeros((2**16, 2)))
         assert path.stat().st_size < 2**14
-        with pytest.raises(MedicError, match=r"p.npz cannot be read: it unpacks to 0.0 GiB") as caught:
+        with pytest.raises(MedicError, match=r"p.npz cannot be read: its arrays take 0.0 GiB") as caught:
             read_decisions(path)
         assert "\n" not in str(caught.value)
 
@@ -301,7 +303,7 @@ class TestCommand:
         known_by_group = {one["group"]: one["known"] for one in json.loads(capsys.readouterr().out)["camera"]}
         assert known_by_group == {"x": 2, "y": 2}
         assert main(["evaluate", "--predictions", path, "--by", "lens", "--groups", str(groups)]) == 2
-        assert "no column 'lens'; it has path, camera" in capsys.readouterr().err
+        assert "no column 'lens'; its columns: path, camera" in capsys.readouterr().err
 
     def test_a_run(self, mini, tmp_path, capsys):
         import medic
@@ -345,13 +347,13 @@ class TestCommand:
         assert make_decisions(run, "theirs", "source")[1] == "theirs"
 
     @pytest.mark.parametrize(("arguments", "message"), [
-        ([], "give one of them"),
-        (["run", "--predictions", "p.csv"], "give one of them"),
-        (["run", "--labels", "l.csv"], "--labels is only used with --predictions"),
-        (["run", "--groups", "g.csv"], "--groups is only used with --by"),
+        ([], "expected either a RUN directory or --predictions FILE"),
+        (["run", "--predictions", "p.csv"], "expected either a RUN directory or --predictions FILE"),
+        (["run", "--labels", "l.csv"], "--labels requires --predictions"),
+        (["run", "--groups", "g.csv"], "--groups requires --by"),
         (["--predictions", "gone.csv"], "gone.csv does not exist"),
-        (["--predictions", "p.csv", "--threshold", "source"], "--threshold source: with --predictions"),
-        (["--predictions", "p.csv", "--score", "cls"], "--score needs a run"),
+        (["--predictions", "p.csv", "--threshold", "source"], "--threshold must be a number on the scale of the confidence, got source"),
+        (["--predictions", "p.csv", "--score", "cls"], "--score requires a run"),
     ])  # fmt: skip
     def test_mistakes(self, capsys, monkeypatch, tmp_path, arguments, message):
         monkeypatch.chdir(tmp_path)

@@ -136,9 +136,9 @@ def test_mistakes(backbone, weights, message):
 
 
 @pytest.mark.parametrize(("backbone", "weights", "message"), [
-    ("resnet18", "gone.pth", "weights gone.pth do not exist: check the path, or use weights by name, such as --weights "
+    ("resnet18", "gone.pth", "weights file gone.pth not found: check the path, or use named weights, such as --weights "
      "imagenet-v1 for a ResNet"),
-    ("convnet", "gone.pth", "weights gone.pth do not exist, and convnet has none by name: give a file"),
+    ("convnet", "gone.pth", "weights gone.pth not found; convnet has no named weights, so pass a file"),
 ])  # fmt: skip
 def test_a_missing_file_of_weights(backbone, weights, message):
     with pytest.raises(MedicError) as raised:

@@ -60,7 +60,7 @@ def test_torchvision(tmp_path, name, theirs, size):
 @pytest.mark.parametrize("name", ["tf_efficientnet_b0", "mobilenetv3_large_100", "convnet"])
 def test_another_network_than_that_of_torchvision(tmp_path, name):
     torch.save(torchvision.models.efficientnet_b0(weights=None).state_dict(), tmp_path / "weights.pth")
-    with pytest.raises(MedicError, match=naming("lack tensors --backbone")):
+    with pytest.raises(MedicError, match=naming("missing tensors --backbone")):
         create_backbone(name, tmp_path / "weights.pth", 32)
 
 

@@ -343,14 +343,14 @@ def test_training_outputs_that_nothing_can_be_fitted_on_are_refused(kind):
     refused(r"logits \(20,\), label \(19,\)", kind.fit, output, label[1:])
     refused("integers.*torch.float32", kind.fit, output, label.float())
     output.logits[[3, 5], 1] = torch.tensor([torch.nan, -torch.inf])
-    refused("the logits of 2 of 20 samples have NaN or infinity", kind.fit, output, label)
+    refused("the logits of 2 of 20 samples contain NaN or infinity", kind.fit, output, label)
 
 
 @pytest.mark.parametrize("kind", [OpenMax, Mahalanobis])
 def test_a_class_without_a_sample_is_named(kind):
     output, label = random_output(20)
-    refused("no training sample of class 2; fit on samples of all 4", kind.fit, output, label.where(label != 2, 1))
-    refused("no training sample of class 1, 2, 3;", kind.fit, output, torch.zeros_like(label))
+    refused("no training samples for class 2; fit on samples of all 4", kind.fit, output, label.where(label != 2, 1))
+    refused("no training samples for class 1, 2, 3;", kind.fit, output, torch.zeros_like(label))
 
 
 @pytest.mark.parametrize("kind", [Nearest, Mahalanobis])
@@ -359,37 +359,37 @@ def test_features_that_do_not_serve_are_refused(kind):
     model = kind.fit(output, label)
     nan = output.features.index_fill(0, torch.tensor([4, 7]), torch.nan)
     for features, message in (
-        (None, "have no features.* score by cls, max-logit, energy"),
-        (nan, "the features of 2 of 20 samples have NaN"),
-        (output.features[1:], r"20 rows of logits, not \(19, 6\)"),
-        (output.features[:, :0], r"not \(20, 0\)"),
-        (output.features[0], r"not \(6,\)"),
+        (None, "outputs with features.* the score cls, max-logit or energy"),
+        (nan, "the features of 2 of 20 samples contain NaN"),
+        (output.features[1:], r"20 rows of logits, got \(19, 6\)"),
+        (output.features[:, :0], r"got \(20, 0\)"),
+        (output.features[0], r"got \(6,\)"),
     ):
         refused(message, kind.fit, output._replace(features=features), label)
         refused(message, model, output._replace(features=features))
-    refused("no features", model, output.logits)
-    refused("5 features, the score was fitted on 6", model, output._replace(features=nan[:, 1:]))
+    refused("outputs with features", model, output.logits)
+    refused("5 features, but the score was fitted on 6", model, output._replace(features=nan[:, 1:]))
 
 
 def test_logits_that_do_not_serve_are_refused():
     output, label = random_output(20)
     model = OpenMax.fit(output, label)
-    refused("3 classes, the score was fitted on 4", model, output.logits[:, 1:])
-    refused("the logits of 20 of 20 samples have NaN", model, output.logits * torch.nan)
-    refused(r"not \(4,\)", model, output.logits[0])
+    refused("3 classes, but the score was fitted on 4", model, output.logits[:, 1:])
+    refused("the logits of 20 of 20 samples contain NaN", model, output.logits * torch.nan)
+    refused(r"got \(4,\)", model, output.logits[0])
 
 
 @pytest.mark.parametrize(
     ("kind", "numbers", "message"),
     [
-        (OpenMax, {"tail": 0}, "tail must be a whole number of at least 1, not 0"),
-        (OpenMax, {"alpha": 1.5}, "alpha must be a whole number of at least 1, not 1.5"),
-        (OpenMax, {"shift": 0.0}, "shift of OpenMax is 0: .* above 0"),
-        (OpenMax, {"shift": math.nan}, "shift of OpenMax is nan"),
-        (OpenMax, {"distance": "euclid"}, "unknown distance 'euclid', did you mean 'euclidean'"),
-        (Nearest, {"k": 0}, "k must be a whole number of at least 1, not 0"),
-        (Mahalanobis, {"ridge": -1e-6}, "ridge of Mahalanobis is -1e-06"),
-        (Mahalanobis, {"ridge": math.inf}, "ridge of Mahalanobis is inf"),
+        (OpenMax, {"tail": 0}, "tail must be a whole number of at least 1, got 0"),
+        (OpenMax, {"alpha": 1.5}, "alpha must be a whole number of at least 1, got 1.5"),
+        (OpenMax, {"shift": 0.0}, "shift of OpenMax must be .* above 0, got 0"),
+        (OpenMax, {"shift": math.nan}, "shift of OpenMax .* got nan"),
+        (OpenMax, {"distance": "euclid"}, "unknown distance 'euclid': did you mean 'euclidean'"),
+        (Nearest, {"k": 0}, "k must be a whole number of at least 1, got 0"),
+        (Mahalanobis, {"ridge": -1e-6}, "ridge of Mahalanobis .* got -1e-06"),
+        (Mahalanobis, {"ridge": math.inf}, "ridge of Mahalanobis .* got inf"),
     ],
 )
 def test_hyperparameters_out_of_range_are_refused(kind, numbers, message):
@@ -398,7 +398,7 @@ def test_hyperparameters_out_of_range_are_refused(kind, numbers, message):
 
 def test_a_singular_covariance_is_refused():
     output, label = random_output(12, width=40)
-    refused("40 features of 12 samples is singular.*, or with a larger ridge", Mahalanobis.fit, output, label, ridge=0)
+    refused("40 features of 12 samples is singular.* or use a larger ridge", Mahalanobis.fit, output, label, ridge=0)
     # Rounding makes some of these seem regular.
     for seed in range(20):
         output, label = random_output(12, width=3, seed=seed, dtype=torch.float64)

@@ -105,8 +105,8 @@ def test_platt_scaling_keeps_the_order_of_images():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ece([1.5], [True]), "probability between 0 and 1"),
-        (lambda: aurc([], []), "no images"),
+        (lambda: ece([1.5], [True]), "probabilities between 0 and 1"),
+        (lambda: aurc([], []), "one image got none"),
         (lambda: aurc([0.5], [True, False]), "confidence (1,) correct (2,)"),
     ],
 )

@@ -98,7 +98,7 @@ def test_which_scores_are_probabilities_and_which_need_the_head():
 
 
 def test_a_score_that_is_fitted_says_so():
-    with pytest.raises(MedicError, match="'knn' is fitted on training samples first"):
+    with pytest.raises(MedicError, match="'knn' must be fitted first"):
         score("knn", Output(torch.zeros(1, 2), features=torch.zeros(1, 3)))
     fitted = SCORES["knn"].fit(Output(torch.zeros(2, 2), features=torch.eye(2)), torch.tensor([0, 1]))
     assert score(fitted, Output(torch.zeros(1, 2), features=torch.eye(2)[:1])).tolist() == [pytest.approx(-(2**0.5))]
@@ -109,7 +109,7 @@ def test_a_score_that_is_fitted_says_so():
     ("name", "output", "message"),
     [
         ("max-logits", Output(torch.zeros(2, 3)), "did you mean 'max-logit'"),
-        ("bcls", Output(torch.zeros(2, 3)), "no one-vs-all head .* score by cls, max-logit, energy"),
+        ("bcls", Output(torch.zeros(2, 3)), "outputs with one-vs-all logits: .* the score cls, max-logit or energy"),
         ("bcls", Output(torch.zeros(2, 3), torch.zeros(2, 3, 2)), r"\(2, 3, 2\)"),
         ("bcls", Output(torch.zeros(2, 3), torch.zeros(2, 2, 4)), r"\(2, 4\).*\(2, 3\)"),
         ("cls", Output(torch.zeros(3)), r"\(3,\)"),

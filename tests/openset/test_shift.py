@@ -134,7 +134,7 @@ def test_tensors_that_are_not_those_of_a_reference(change) -> None:
 
 def test_too_few_samples() -> None:
     confidence, features = draw(2 * FEWEST - 1, seed=0)
-    with pytest.raises(MedicError, match=f"{2 * FEWEST - 1} held-out samples"):
+    with pytest.raises(MedicError, match=f"held-out samples, got {2 * FEWEST - 1}"):
         Reference.fit(confidence, confidence > 0, features, torch.zeros(2 * FEWEST - 1))
-    with pytest.raises(MedicError, match=f"{FEWEST - 1} images"):
+    with pytest.raises(MedicError, match=f"images, got {FEWEST - 1}"):
         make_reference().assess(*draw(FEWEST - 1, 0), threshold=0.0)

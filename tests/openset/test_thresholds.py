@@ -55,7 +55,7 @@ def test_a_threshold_that_a_person_gives():
 
 def test_a_rate_or_probability_of_zero():
     assert threshold("fixed", "cls", probability=0.0) == Threshold(-math.inf, "fixed", 0.0)
-    with pytest.raises(MedicError, match=r"accept .* is 0: "):
+    with pytest.raises(MedicError, match=r"accept .*, got 0$"):
         threshold("source", "cls", validation=OUTPUT, accept=0.0)
 
 
@@ -69,7 +69,7 @@ def test_hard_is_the_argmax_over_one_class_more():
 
 
 def test_hard_needs_a_system_that_says_unknown():
-    with pytest.raises(MedicError, match="score by reject or openmax"):
+    with pytest.raises(MedicError, match="use score reject or openmax"):
         threshold("hard", "cls")
 
 
@@ -119,18 +119,24 @@ OUTPUT = outputs(torch.arange(3.0))
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: threshold("sources", "cls"), "threshold rule 'sources', did you mean 'source'"),
-        (lambda: threshold("source", "clss", validation=OUTPUT), "score 'clss', did you mean 'cls'"),
-        (lambda: threshold("source", "cls"), "'source' needs validation"),
-        (lambda: threshold("oracle-10", "cls", validation=OUTPUT), "'oracle-10' needs target and label"),
-        (lambda: threshold("oracle-10", "cls", target=OUTPUT), "'oracle-10' needs label"),
-        (lambda: threshold("oracle-10", "cls", target=OUTPUT, label=[0, 1, 1]), "no unknown sample among 3"),
-        (lambda: threshold("oracle-10", "cls", target=Output(torch.zeros(0, 2)), label=[]), "no target sample"),
-        (lambda: threshold("source", "cls", validation=Output(torch.zeros(0, 2))), "no validation sample"),
-        (lambda: threshold("source", "cls", validation=OUTPUT, accept=95), "accept .* is 95: .* 1"),
+        (lambda: threshold("sources", "cls"), "threshold rule 'sources': did you mean 'source'"),
+        (lambda: threshold("source", "clss", validation=OUTPUT), "score 'clss': did you mean 'cls'"),
+        (lambda: threshold("source", "cls"), "'source' is missing required arguments: validation"),
+        (
+            lambda: threshold("oracle-10", "cls", validation=OUTPUT),
+            "'oracle-10' is missing required arguments: target and label",
+        ),
+        (lambda: threshold("oracle-10", "cls", target=OUTPUT), "'oracle-10' is missing required arguments: label"),
+        (lambda: threshold("oracle-10", "cls", target=OUTPUT, label=[0, 1, 1]), "no unknown samples among 3"),
+        (
+            lambda: threshold("oracle-10", "cls", target=Output(torch.zeros(0, 2)), label=[]),
+            "one target sample, got none",
+        ),
+        (lambda: threshold("source", "cls", validation=Output(torch.zeros(0, 2))), "one validation sample, got none"),
+        (lambda: threshold("source", "cls", validation=OUTPUT, accept=95), "accept .* 1, got 95"),
         (lambda: threshold("source", "cls", validation=Output(torch.full((4, 2), math.nan))), "4 of 4 .* NaN"),
-        (lambda: threshold("fixed", "energy"), "not a probability: score by cls or bcls"),
-        (lambda: threshold("fixed", "cls", probability=1.5), "probability .* is 1.5: .* 1"),
+        (lambda: threshold("fixed", "energy"), "not a probability: use score cls or bcls"),
+        (lambda: threshold("fixed", "cls", probability=1.5), "probability .* 1, got 1.5"),
     ],
 )
 def test_mistakes_are_named_in_one_line(call, message):

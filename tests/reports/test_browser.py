@@ -109,7 +109,7 @@ def test_a_folder(browser, runs, tmp_path):
     assert not any(run.path.name in listed for run in runs[:2])
     browser.find_element("id", "close").click()
     assert "medic++ minus erm" in browser.find_element("id", "comparison").text
-    assert "Fewer than three seeds to compare" in browser.find_element("id", "comparison").text
+    assert "An interval requires at least three seeds to compare" in browser.find_element("id", "comparison").text
     assert "model selection" not in browser.find_element("id", "notes").text
     browser.find_element("css selector", "#rule option:last-child").click()
     assert "model selection: evaluation" in browser.find_element("id", "notes").text
@@ -123,7 +123,7 @@ def test_few_pairs_are_compared_without_an_interval(browser, runs, tmp_path):
     titles = [head.text for head in browser.find_elements("css selector", "#grid thead th")]
     assert titles[:4] == ["method", "Acc", "H-score", "OSCR"]  # of a single target, all metrics are columns
     text = browser.find_element("id", "comparison").text
-    assert "so there is no interval: train more seeds." in text
+    assert "requires at least three seeds to compare: train runs with more seeds." in text
     base, other = (100 * run.metrics["oscr"] for run in runs[::2])
     assert f"OSCR {'−' if other < base else '+'}{abs(other - base):.2f}" in text.splitlines()
 

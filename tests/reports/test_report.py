@@ -164,7 +164,7 @@ class TestRun:
         closed = medic.train(dataset=mini, method="erm", known=list("0123456789"), output=tmp_path, **SHORT)
         page = write_report(closed, tmp_path / "page.html").read_text()
         data = page_data(page)
-        assert "All are of known classes." in page
+        assert "All of them belong to known classes." in page
         assert 'id="slider"' not in page
         assert (data["threshold"], len(data["curves"])) == (None, 6)
         assert len(data["gallery"]) > 10
@@ -219,7 +219,11 @@ class TestRun:
         (target,) = risk["series"]
         assert target["y"][-1] == pytest.approx(100 * (1 - right.mean()))
         assert target["name"] == f"street: AURC {100 * run.metrics['aurc']:.1f}"
-        assert [line["name"].split(":")[0] for line in reliable["series"]] == ["reliable", "street", "sources"]
+        assert [line["name"].split(":")[0] for line in reliable["series"]] == [
+            "perfect calibration",
+            "street",
+            "sources",
+        ]
         known = label >= 0
         error = openset.ece(1 / (1 + np.exp(-confidence[known])), right[known])
         assert reliable["series"][1]["name"] == f"street: ECE {100 * error:.1f}"
@@ -369,7 +373,7 @@ class TestFolder:
         assert (tmp_path / "one.html").exists()
         assert main(["report", str(path), "-o", str(tmp_path / "no" / "one.html")]) == 2
         said = capsys.readouterr().err
-        assert f"--output {tmp_path}/no/one.html cannot be written, there is no folder {tmp_path}/no: create it" in said
+        assert f"--output {tmp_path}/no/one.html cannot be written: create the folder {tmp_path}/no" in said
 
     @pytest.mark.parametrize(
         ("arguments", "words"),

@@ -39,7 +39,7 @@ def test_a_lenient_threshold_points_to_calibrate(run, capsys):
     record = run.record
     record["target"] |= {"acc_k": 0.9, "acc_u": 0.075}
     print_run(run)
-    wanted = f"only 7.5% of the unknown images are rejected: `medic calibrate {run.path}` shows other thresholds"
+    wanted = f"only 7.5% of the unknown images are rejected: compare other thresholds with `medic calibrate {run.path}`"
     assert capsys.readouterr().out.splitlines()[-1] == wanted
 
 

@@ -69,7 +69,7 @@ class TestThePapersNumbers:
         said = capsys.readouterr().out
         value = paper_value("pacs-resnet50", "Acc", "ERM", "Photo")
         assert f"80.0 ({value:.1f}, {words or f'{80 - value:+.1f}'})" in said
-        assert (words is not None) == ("note: differs from the paper: " in said)
+        assert (words is not None) == ("note: differences from the paper: " in said)
 
     def test_a_note_names_the_source_of_a_value(self, tmp_path, capsys):
         """The source is the paper if it states the value and both protocols agree; otherwise the nearer protocol."""
@@ -81,7 +81,7 @@ class TestThePapersNumbers:
         assert "iterations 2000 (authors' code: 6000)" in said
         write_like(tmp_path / "text", "pacs-resnet50", "MEDIC++", "Photo", protocol="paper", iterations=2000)
         assert main(["table", str(tmp_path / "text"), "--paper", "pacs-resnet50"]) == 0
-        assert "note: differs from the paper: iterations 2000 (paper: 5000)" in capsys.readouterr().out
+        assert "note: differences from the paper: iterations 2000 (paper: 5000)" in capsys.readouterr().out
 
     def test_latex_of_settings_with_an_underscore(self, tmp_path, capsys):
         write_like(tmp_path, "pacs-resnet50", "ERM", "Photo", image_size=112)
@@ -108,7 +108,7 @@ class TestThePapersNumbers:
         assert main(["table", str(tmp_path), "--paper", "pacs-resnet50"]) == 0
         said = capsys.readouterr().out
         assert "80.0\n" in said
-        assert "no column is one of pacs-resnet50" in said
+        assert "no column matches a column of pacs-resnet50" in said
 
     def test_hard_decisions_are_read_as_they_are(self, tmp_path, capsys):
         write_like(tmp_path, "pacs-resnet50", "OpenMax", "Photo")
@@ -133,7 +133,7 @@ class TestThePapersNumbers:
         write_like(tmp_path, "classifiers", "ERM, train ce+ova, infer cls", "Sketch")
         assert main(["table", str(tmp_path), "--paper", "classifiers"]) == 0
         assert (
-            "several rows of classifiers have the settings of erm: make the table with `medic reproduce classifiers`"
+            "several rows of classifiers match the settings of erm: create the table with `medic reproduce classifiers`"
             in capsys.readouterr().out
         )
 

@@ -145,7 +145,7 @@ def test_nine_tasks_of_one_source_in_three_steps(mini):
     ({"method": "mldg", "domain_splits": 1, "class_splits": 1}, "1 step meta-training"),
     ({"method": "fish", "class_splits": 3, "steps": 10}, "10 steps tasks 9"),
     ({"method": "medic", "domain_splits": 0, "class_splits": 0}, "diagonal pairing class split"),
-    ({"method": "medic++", "class_splits": 0, "sampling": "adaptive"}, "sampling effect --class-splits"),
+    ({"method": "medic++", "class_splits": 0, "sampling": "adaptive"}, "sampling --class-splits"),
     ({"method": "reptile", "domain_splits": 0, "class_splits": 0, "repeat": 3, "separate": "step"},
      "separate effect 'reptile' 1"),
     ({"method": "vrex", "domain_splits": 0}, "penalty 'vrex' tasks step --domain-splits"),

@@ -83,7 +83,7 @@ def test_weights_of_other_backbones(backbone):
     table = reproduction("pacs-resnet50")
     (line,) = table.weights(table.runs(settings={"backbone": backbone, "image_size": 160}))
     named = {"tf_efficientnet_lite0": "--weights in1k", "resnet50.a1_in1k": "--weights a1_in1k"}
-    assert named.get(backbone, "--weights FILE" if backbone == "gcvit_base" else "timm knows none") in line
+    assert named.get(backbone, "--weights FILE" if backbone == "gcvit_base" else "no weights in timm") in line
     assert "resized to 160 px" in line
 
 
@@ -164,7 +164,7 @@ def test_weights_are_for_backbones_that_begin_with_some():
     assert {title: {settings.get("weights") for settings in runs} for (_, title), runs in cells.items()} == {
         title: {None if title == "CMNIST" else "w"} for title in reproduction("domainbed").columns
     }
-    with pytest.raises(MedicError, match=r"digitsdg-convnet .*leave out --weights"):
+    with pytest.raises(MedicError, match=r"digitsdg-convnet .*omit --weights"):
         reproduction("digitsdg-convnet").runs(settings={"weights": "w"})
 
 
@@ -204,7 +204,7 @@ def test_a_table_from_scratch(capsys, tmp_path, name, rows):
     lines = said.out.splitlines()
     assert lines[1] == "Acc"
     assert len(lines) == 1 + 2 * (rows + 2) + 1
-    assert lines[-1].startswith("note: OSCR by ")
+    assert lines[-1].startswith("note: OSCR computed with ")
     assert "–" not in "".join(line.split(")")[-1] for line in lines[3 : 3 + rows])
 
 
@@ -230,7 +230,7 @@ class TestOneRun:
         assert "2 runs: 1 finished, 1 to do" in said.out
 
     def test_nothing_but_the_format(self, capsys, place):
-        title = "confidence-sketch in small: its rows and metrics on the built-in digits, with a ConvNet"
+        title = "quick version of confidence-sketch: the same rows and metrics on the built-in digits with a ConvNet"
         for form in ("json", "csv", "latex", "markdown"):
             code, said = run(capsys, place, "confidence-sketch", *self.OPTIONS, "--format", form)
             assert code == 0, said.err

@@ -74,7 +74,7 @@ def test_evaluations_without_averaged_weights(tmp_path):
     for rule, acc in (("validation", 90.0), ("evaluation", 60.0)):
         table = tabulate(find_runs([tmp_path]).finished, rule)
         assert find_row(table, "erm").cells["a"].mean(METRICS["acc"]) == pytest.approx(acc)
-        assert ("results are averaged weights (swad)" in table.notes) == (rule == "validation")
+        assert ("results use averaged weights (swad)" in table.notes) == (rule == "validation")
 
 
 def test_formats(folder, capsys):
@@ -174,10 +174,10 @@ class TestRows:
 
 
 def test_how_many_seeds_a_mean_is_over(folder, capsys):
-    said = "mean ± standard error over 3 seeds (population deviation / √seeds, as DomainBed)"
+    said = "mean ± standard error over 3 seeds (population deviation / √seeds, as in DomainBed)"
     assert tabulate(find_runs([folder]).finished).notes == (said,)
     write_run(folder, "medic-b-0", "medic++", "b", 0, (0.5, 0.5))
-    assert tabulate(find_runs([folder]).finished).notes == (f"{said}; fewer in medic++, b (1)",)
+    assert tabulate(find_runs([folder]).finished).notes == (f"{said}; fewer seeds in medic++, b (1)",)
     assert tabulate(find_runs([folder / "erm-a-0"]).finished).notes == ()
     assert main(["table", str(folder), "--explain", "medic++", "b"]) == 0
     assert "medic++, b: 1 run, model selection: validation" in capsys.readouterr().out
@@ -200,11 +200,11 @@ class TestScores:
         return write
 
     def test_one_score_is_noted_once(self, scored):
-        assert tabulate(scored(erm="cls", vrex="cls")).notes == ("H-score and OSCR by score cls",)
+        assert tabulate(scored(erm="cls", vrex="cls")).notes == ("H-score and OSCR computed with score cls",)
 
     def test_different_scores_are_noted_by_row(self, scored):
         (note,) = tabulate(scored(erm="cls", vrex="cls", medic="bcls")).notes
-        assert note == "H-score and OSCR by the score of each row: cls (erm; vrex), bcls (medic)"
+        assert note == "H-score and OSCR computed with each row's own score: cls (erm; vrex), bcls (medic)"
 
     def test_a_metric_that_names_its_score_or_needs_none_has_no_note(self, scored):
         results = scored(erm="cls", medic="bcls")
@@ -212,7 +212,7 @@ class TestScores:
 
 
 def test_a_threshold_by_target_labels_is_noted(folder, capsys):
-    said = "is at the best of ten thresholds by target labels: not a valid result"
+    said = "uses the best of ten thresholds, chosen with target labels: not a valid result"
     assert main(["table", str(folder), "--metrics", "hscore/oracle-10"]) == 0
     assert f"H-score oracle-10 {said}" in capsys.readouterr().out
     assert main(["table", str(folder), "--paper", "pacs-resnet50"]) == 0
@@ -284,7 +284,7 @@ class TestLeavingOut:
 
     def test_without_one_of_them_there_is_no_value(self, runs):
         results = [result for result in find_runs([runs]).finished if result.path.name not in ("ab-0", "ac-1")]
-        with pytest.raises(MedicError, match="'leave-one-out' needs one more run for each source domain"):
+        with pytest.raises(MedicError, match="'leave-one-out' requires an additional run per source domain"):
             tabulate(results, "leave-one-out")
 
     def test_other_rules_leave_them_out(self, runs):
@@ -309,9 +309,9 @@ def test_what_else_stands_side_by_side_is_told(folder, capsys):
     write_run(folder, "third", "coral", "b", 0, (0.5, 0.5), dataset="domainnet")
     assert main(["table", str(folder)]) == 0
     said = capsys.readouterr().out
-    assert "note: these methods have different backbones: " in said
+    assert "note: these methods use different backbones: " in said
     assert "convnet (coral)" in said
-    assert "note: these methods have different shares of noisy labels: " in said
+    assert "note: these methods use different label-noise levels: " in said
     assert "note: column 'b' mixes 2 datasets (domainnet, pacs)" in said
     assert "note: these runs have 2 different commits: " in said
     assert "c0-dirty (other)" in said
@@ -397,7 +397,7 @@ def test_half_written_damaged_and_foreign_folders(folder, capsys):
         assert main(["table", str(folder)]) == 1
         said = capsys.readouterr()
         assert "1 run is unfinished" in said.err
-        assert f"its results.jsonl is damaged; delete {damaged} and run it again" in said.err
+        assert f"its results.jsonl is damaged; delete {damaged} and train the run again" in said.err
         assert "85.0 ± 0.5" in said.out
 
 
@@ -409,12 +409,12 @@ def test_half_written_damaged_and_foreign_folders(folder, capsys):
         (["{folder}", "--format", "xml"], "unknown format 'xml'"),
         (["{folder}", "--paper", "pacs"], "unknown table of the paper 'pacs'"),
         (["{folder}", "--explain", "erm", "d"], "unknown target domain 'd'"),
-        (["{folder}", "--compare", "erm", "coral"], "unknown row 'coral', choose from erm, medic++"),
+        (["{folder}", "--compare", "erm", "coral"], "unknown row 'coral': choose from erm, medic++"),
         (["{folder}", "--compare", "erm", "erm"], "'erm' and 'erm' are the same row"),
-        (["{folder}", "--explain", "medic", "a"], "unknown row 'medic', did you mean 'medic++'"),
+        (["{folder}", "--explain", "medic", "a"], "unknown row 'medic': did you mean 'medic++'"),
         (["{empty}"], "no finished runs"),
-        (["{folder}", "--metrics", "nonsense"], "unknown metric 'nonsense', choose from domainbed, iteration"),
-        (["{folder}", "--explain", "erm", "a", "--format", "csv"], "text or json, not --format csv"),
+        (["{folder}", "--metrics", "nonsense"], "unknown metric 'nonsense': choose from domainbed, iteration"),
+        (["{folder}", "--explain", "erm", "a", "--format", "csv"], "--explain requires --format text or json, got csv"),
     ],
 )
 def test_mistakes_are_named(folder, tmp_path_factory, capsys, arguments, message):
@@ -435,7 +435,7 @@ def test_a_paired_comparison_of_one_target_is_over_its_seeds(folder, capsys):
     )
     assert comparison.p == pytest.approx(0.03510, abs=1e-4)
     assert main(["table", str(folder), "--compare", "erm", "medic++"]) == 0
-    said = "paired t-test over 3 seeds of one target: the interval does not cover other targets\n"
+    said = "paired t-test over 3 seeds of one target: the interval does not apply to other targets\n"
     assert said in capsys.readouterr().out
 
 
@@ -454,7 +454,7 @@ def test_a_paired_comparison_is_over_targets(folder, capsys):
     )
     assert comparison.p == pytest.approx(0.07418, abs=1e-4)
     assert main(["table", str(folder), "--compare", "erm", "medic++"]) == 0
-    assert "paired t-test over 3 targets, each the mean over its seeds\n" in capsys.readouterr().out
+    assert "paired t-test over 3 targets, each averaged over its seeds\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("places", "over"), [("a", "seeds"), ("aa", "seeds"), ("ab", "targets")])
@@ -466,7 +466,7 @@ def test_one_or_two_differences_have_no_interval(tmp_path, capsys, places, over)
     said = capsys.readouterr().out
     mean = {1: "+2.00", 2: "+7.00"}[len(places)]
     assert re.search(rf"^Acc +\{mean} +– +– +{len(places)}$", said, re.MULTILINE)
-    assert f"fewer than three {over} to compare, so there is no interval: train more {over}\n" in said
+    assert f"an interval requires at least three {over} to compare: train runs with more {over}\n" in said
 
 
 def test_from_a_cell_to_its_runs(folder, capsys):
@@ -565,4 +565,4 @@ def test_how_much_the_target_would_flatter(tmp_path, capsys):
     assert main(["table", str(tmp_path), "--honesty"]) == 0
     assert "not a valid result" in capsys.readouterr().out
     assert main(["table", str(tmp_path), "--honesty", "--compare", "erm", "erm"]) == 2
-    assert "give one of them" in capsys.readouterr().err
+    assert "use only one of them" in capsys.readouterr().err

@@ -127,7 +127,7 @@ def test_thresholds_and_scores():
     (MODEL, (X, nn.functional.one_hot(Y)), {}, "(40, 5) (40,)"),
     (MODEL, [(X, ["cat"] * 40)], {}, "labels list"),
     (MODEL, (X, Y - 3), {}, "label -3"),
-    (MODEL, (X, Y * 0 - 1), {}, "no known sample"),
+    (MODEL, (X, Y * 0 - 1), {}, "no known samples"),
     (MODEL, (X[:, :3], Y), {}, "(40, 3) float32"),
     (MODEL, ((255 * X).byte(), Y), {}, "uint8"),
     (nn.Flatten(0), (X, Y), {}, "(200,) 40"),

@@ -65,8 +65,8 @@ def test_an_unfinished_extension_resumes_by_the_command_that_is_advised(short, t
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({}, "give more --iterations"), ({"iterations": SHORT["iterations"]}, "give more --iterations"),
-     ({"iterations": 99, "lr": 0.5}, "lr --extend leave out --lr")],
+    [({}, "larger --iterations"), ({"iterations": SHORT["iterations"]}, "larger --iterations"),
+     ({"iterations": 99, "lr": 0.5}, "lr --extend omit --lr")],
 )  # fmt: skip
 def test_what_cannot_be_extended(short, settings, message, tmp_path):
     with pytest.raises(MedicError, match=naming(message)):

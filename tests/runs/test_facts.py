@@ -57,7 +57,7 @@ def test_several_targets_and_no_unknown_class(mini):
     said = facts_of(
         dataset=mini, method="erm", target=["street", "printed"], unknown=[], known=[str(i) for i in range(10)]
     )
-    assert said["unknown"] == "no class"
+    assert said["unknown"] == "none"
     assert said["target"] == "printed 100 known + 0 unknown images, street 100 known + 0 unknown images"
 
 

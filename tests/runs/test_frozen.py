@@ -51,7 +51,7 @@ def test_features_are_computed_once_for_all_runs(mini, tmp_path, capsys):
         medic.train(dataset=mini, method=method, seed=seed, output=str(tmp_path / "runs"), **SETTINGS)
     # Weights that are drawn are others for another seed.
     assert len(kept()) == 2
-    assert capsys.readouterr().err.count("features of") == 2
+    assert capsys.readouterr().err.count("computing and caching features") == 2
 
 
 def test_features_are_computed_with_fewer_images_at_a_time_if_memory_is_short(mini, tmp_path, monkeypatch, capsys):
@@ -67,10 +67,10 @@ def test_features_are_computed_with_fewer_images_at_a_time_if_memory_is_short(mi
     monkeypatch.setattr(Inference, "_pass", greedy)
     medic.train(dataset=mini, output=str(tmp_path / "runs"), **{**SETTINGS, "evaluate_every": 4})
     assert passes[:3] == [32, 16, 8]
-    said = [line for line in capsys.readouterr().err.splitlines() if "memory" in line and "at a time" in line]
+    said = [line for line in capsys.readouterr().err.splitlines() if "memory" in line and "batch size" in line]
     assert len(said) == 2
     assert all(
-        re.search(naming(f"out of memory {size} images"), line) for size, line in zip((16, 8), said, strict=True)
+        re.search(naming(f"out of memory batch size {size}"), line) for size, line in zip((16, 8), said, strict=True)
     )
 
 

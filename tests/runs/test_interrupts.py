@@ -43,7 +43,7 @@ def test_an_ignored_signal_stays_ignored():
 def test_the_first_is_acknowledged_at_once(caplog):
     with Interrupts("stopping soon"):
         signal.raise_signal(signal.SIGINT)
-        assert caplog.messages == ["stopping soon; Ctrl-C again stops at once"]
+        assert caplog.messages == ["stopping soon; press Ctrl-C again to stop immediately"]
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert len(caplog.messages) == 1
@@ -97,7 +97,7 @@ def interrupt(process):
 def test_ctrl_c_in_a_long_iteration(folder, tmp_path):
     with start(folder, tmp_path, "training", "Trainer", "step", 4) as process:
         line, seconds = interrupt(process)
-        assert line.startswith("medic: note: stopping with a checkpoint after this iteration")
+        assert line.startswith("medic: note: saving a checkpoint and stopping after this iteration")
         assert seconds < 2
         assert process.stderr.read().endswith("medic: stopped at iteration 1: rerun the same command to resume\n")
     assert process.returncode == 130

@@ -99,4 +99,4 @@ def test_flipped_labels_are_found(tmp_path, monkeypatch, capsys):
     assert np.mean(right) >= 0.8
     out = capsys.readouterr().out
     assert f"labels that are probably wrong: {len(flagged)} of {len(held)} held-out images" in out
-    assert f"labels that were not checked: {360 - len(held)} images" in out
+    assert f"labels not checked: {360 - len(held)} images" in out

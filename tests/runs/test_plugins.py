@@ -240,7 +240,7 @@ def test_the_search_of_a_hyperparameter_of_a_file_is_not_domainbeds(calm, capsys
     calm.write_text(text.replace("hyperparameter(0.1)", 'hyperparameter(0.1, search=log10("w", -3, 1))'))
     assert main(["methods", "calm", "--import", str(calm)]) == 0
     out = capsys.readouterr().out
-    assert "weight=0.1  (search draws 10^U(-3, 1))" in out
+    assert "weight=0.1  (search: 10^U(-3, 1))" in out
     assert "DomainBed" not in out
 
 

@@ -157,7 +157,7 @@ def test_the_speed_at_the_end_is_that_of_the_progress(mini, tmp_path, caplog, mo
     with caplog.at_level("INFO", logger="medic"):
         run = medic.train(dataset=mini, method="erm", output=tmp_path, **{**SHORT, "quiet": False})
     (speed,) = [line for line in caplog.messages if "peak memory" in line]
-    assert re.match(r"[\d.]+ it/s in training; ", speed)
+    assert re.match(r"training speed [\d.]+ it/s; ", speed)
     assert "images/s" not in speed
     assert all(record["step_time"] < 0.5 for record in run.records)
 

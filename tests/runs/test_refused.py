@@ -17,7 +17,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run(mini, tmp_path):
     with pytest.raises(TrainingError, match=r"iteration \d+\b.*checkpoint.*iteration \d+") as error:
         medic.train(dataset=mini, method="erm", lr=1e6, batch_size=8, output=str(tmp_path), **{
             key: value for key, value in settings.items() if key != "batch_size"})  # fmt: skip
-    assert str(error.value).endswith("is kept; try a lower --lr than 1e+06")
+    assert str(error.value).endswith("is kept; lower --lr below 1e+06")
     (directory,) = tmp_path.iterdir()
     kept = torch.load(directory / "checkpoint" / "last.pt", weights_only=True)
     assert all(torch.isfinite(value).all() for value in kept["trainer"]["model"].values())
@@ -28,13 +28,13 @@ def test_the_rate_of_the_inner_steps_is_blamed_if_it_was_given(mini, tmp_path):
     settings = {**SHORT, "iterations": 50, "evaluate_every": 50}
     with pytest.raises(TrainingError) as error:
         medic.train(dataset=mini, method="medic", inner_lr=1e6, output=tmp_path, **settings)
-    assert str(error.value).endswith("is kept; try a lower --inner-lr than 1e+06")
+    assert str(error.value).endswith("is kept; lower --inner-lr below 1e+06")
 
 
 @pytest.mark.parametrize(("settings", "hint"), [
-    ({"method": "medic"}, "try a lower --lr than 0.06 or --inner-lr than 0.01"),
-    ({"method": "medic", "lr": 2, "inner_lr": 3}, "try a lower --lr than 2 or --inner-lr than 3"),
-    ({"method": "erm"}, "try a lower --lr than 0.06"),
+    ({"method": "medic"}, "lower --lr below 0.06 or --inner-lr below 0.01"),
+    ({"method": "medic", "lr": 2, "inner_lr": 3}, "lower --lr below 2 or --inner-lr below 3"),
+    ({"method": "erm"}, "lower --lr below 0.06"),
 ])  # fmt: skip
 def test_the_rates_to_lower(settings, hint):
     assert lower_rates(resolve({"target": "street", **settings})) == hint
@@ -59,7 +59,7 @@ def test_weights_that_are_not_numbers_are_not_saved(mini, tmp_path, monkeypatch)
     monkeypatch.setattr(Trainer, "step", spoiled)
     for evaluate, checkpoint in ((3, 1), (2, 3)):  # seen at a checkpoint, and at an evaluation
         settings = {**SHORT, "iterations": 3, "evaluate_every": evaluate, "checkpoint_every": checkpoint}
-        with pytest.raises(TrainingError, match=r"iteration 2; the checkpoint of iteration [01]\b"):
+        with pytest.raises(TrainingError, match=r"iteration 2; the checkpoint from iteration [01]\b"):
             medic.train(dataset=mini, method="erm", output=str(tmp_path), **settings)
     assert not list(tmp_path.glob("*/results.jsonl"))
 

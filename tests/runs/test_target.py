@@ -92,7 +92,7 @@ CASES = [*(("cell", change) for change in CHANGES), ("domainbed", "fewer"), ("do
 """Rules and changes. DomainBed seeds its split by the numbers of the domains, which a new name can change."""
 
 
-@pytest.mark.filterwarnings("ignore:.*some repeat", "ignore:.*only accuracy is measured")
+@pytest.mark.filterwarnings("ignore:.*some samples repeat", "ignore:.*only accuracy will be measured")
 @pytest.mark.parametrize(("unchanged", "change"), CASES, indirect=["unchanged"])
 def test_the_target_changes_nothing_but_its_own_metrics(change, unchanged, root, tmp_path):
     validation, first = unchanged

@@ -78,7 +78,7 @@ def test_the_weights_of_a_loss_are_computed_per_task():
 @pytest.mark.parametrize(("make", "message"), [
     (lambda: medic.objective("ce"), "'ce' str medic.ce CrossEntropyLoss()"),
     (lambda: medic.objective(nn.CrossEntropyLoss), "CrossEntropyLoss class CrossEntropyLoss()"),
-    (lambda: medic.objective([medic.ce, medic.ova]), "one by one"),
+    (lambda: medic.objective([medic.ce, medic.ova]), "list objective(ce, ova)"),
     (lambda: medic.objective(nn.CrossEntropyLoss(reduction="sum")), "CrossEntropyLoss sums mean"),
     (lambda: medic.objective(medic.ce, penalties=lambda *_: 0), "penalties=[penalty]"),
     (lambda: medic.objective(medic.ce, penalties=["vrex"]), "penalty 'vrex' str"),
@@ -93,19 +93,19 @@ def untold(x, labels):
     return functional.cross_entropy(x.logits, labels) + x.features.mean()
 
 
-WAYS = "fix it, or give a function of (logits, labels) or (output, labels)"
+WAYS = "fix the loss, or pass a function that takes (logits, labels) or (output, labels)"
 
 
 @pytest.mark.parametrize(("loss", "message"), [
-    (lambda logits, labels: logits, f"loss <lambda> returned shape ({N}, 6) and type torch.float32: return one loss "
-     f"per sample, shape ({N},), or their mean, a scalar"),
-    (lambda logits, labels: float(functional.cross_entropy(logits, labels)), "loss <lambda> returned a float: return "
+    (lambda logits, labels: logits, f"loss <lambda> returned a tensor of shape ({N}, 6) and dtype torch.float32: "
+     f"expected one loss per sample, shape ({N},), or their mean, a scalar"),
+    (lambda logits, labels: float(functional.cross_entropy(logits, labels)), "loss <lambda> returned a float: expected "
      f"one loss per sample, shape ({N},), or their mean, a scalar"),
-    (lambda logits: logits, f"loss <lambda> fails on labels of shape ({N},) with logits of shape ({N}, 6) (TypeError: "
+    (lambda logits: logits, f"loss <lambda> failed on labels of shape ({N},) with logits of shape ({N}, 6) (TypeError: "
      f"<lambda>() takes 1 positional argument but 2 were given): {WAYS}"),
-    (nn.MSELoss(), f"loss MSELoss fails on labels of shape ({N},) with logits of shape ({N}, 6) (RuntimeError: The "
+    (nn.MSELoss(), f"loss MSELoss failed on labels of shape ({N},) with logits of shape ({N}, 6) (RuntimeError: The "
      f"size of tensor a (6) must match the size of tensor b ({N}) at non-singleton dimension 1): {WAYS}"),
-    (untold, f"loss untold fails on labels of shape ({N},) with the output (AttributeError: 'NoneType' object has no "
+    (untold, f"loss untold failed on labels of shape ({N},) with an Output (AttributeError: 'NoneType' object has no "
      f"attribute 'mean') and with logits of shape ({N}, 6) (AttributeError: 'Tensor' object has no attribute "
      f"'logits'): {WAYS}"),
 ])  # fmt: skip
@@ -125,7 +125,7 @@ def test_a_signature_that_tells_is_called_once(first):
         f"def loss({first}, labels):\n    calls.append({first.partition(':')[0]})\n    raise ValueError('no scale')",
         scope,
     )
-    with pytest.raises(MedicError, match=r"\(ValueError: no scale\): fix it, or give a function of"):
+    with pytest.raises(MedicError, match=r"\(ValueError: no scale\): fix the loss, or pass a function"):
         medic.objective(scope["loss"])(network(), medic.Step(X, Y, (N,)))
     assert [type(call) for call in calls] == [medic.Output if "Output" in first else torch.Tensor]
 

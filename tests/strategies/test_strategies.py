@@ -294,7 +294,7 @@ def test_weights_are_restored_when_a_step_fails():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TwoStep(second_order=True, inner="adam"), "second order"),
+        (lambda: TwoStep(second_order=True, inner="adam"), "second_order"),
         (lambda: MultiStep(inner="adam", weights="last"), "stateful"),
         (lambda: MultiStep(weights="lst"), "'lst' 'last'"),
         (lambda: MultiStep(inner="adma"), "'adma' 'adam'"),
@@ -304,7 +304,7 @@ def test_weights_are_restored_when_a_step_fails():
         (lambda: TwoStep(lr=float("nan")), "lr inner nan"),
         (lambda: TwoStep(meta_test=2)(network(), steps(), objective(ce)), "2 meta-training"),
         (lambda: MultiStep(weights=(1, 2, 3))(network(), steps(), objective(ce)), "3 weights 2 steps"),
-        (lambda: Joint()(nn.Identity(), steps(), objective(ce)), "parameter"),
+        (lambda: Joint()(nn.Identity(), steps(), objective(ce)), "trainable parameters"),
     ],
 )
 def test_mistakes_are_named(make, message):
@@ -314,7 +314,7 @@ def test_mistakes_are_named(make, message):
 
 def test_an_update_is_shown_in_one_line():
     update = Joint()(network(), steps(), objective(ce))
-    assert repr(update) == f"Update(loss {float(update.loss):.4g} of 4 tasks, logits 32 × 4)"
+    assert repr(update) == f"Update(loss {float(update.loss):.4g} over 4 tasks, logits 32 × 4)"
 
 
 class Convolutional(nn.Module):

@@ -44,7 +44,7 @@ def test_it_prints_methods_and_scores(mini, tmp_path, capsys):
     [
         ({"tune": "all"}, [], "head --tune all"),
         ({"method": "erm"}, [], "methods --methods"),
-        ({}, ["mixstyle"], "'mixstyle' frozen"),
+        ({}, ["mixstyle"], "'mixstyle' freezes"),
         ({"target": "nowhere"}, [], "'nowhere'"),
     ],
 )

@@ -121,11 +121,11 @@ class TestCluster:
         schedule = Schedule(jobs(folder, tmp_path), retries=0)
         schedule.run(Ray(tmp_path, "cpu"), Overview())
         [reason] = schedule.failed.values()
-        assert reason == "ModuleNotFoundError: No module named 'medic'; every machine needs the same medic"
+        assert reason == "ModuleNotFoundError: No module named 'medic'; every machine must have the same medic"
 
     @pytest.mark.slow
     def test_a_cluster_without_room(self, tmp_path):
-        with pytest.raises(MedicError, match="--cpus-per-run is 64"):
+        with pytest.raises(MedicError, match="--cpus-per-run 64 is too large"):
             Ray(tmp_path, "cpu", cpus_per_run=64).__enter__()
 
     @pytest.mark.slow
@@ -148,10 +148,10 @@ def refused() -> str:
 
 def test_an_address_that_does_not_answer():
     address = refused()
-    with pytest.raises(MedicError, match=f"no Ray answers at --address {address}"):
+    with pytest.raises(MedicError, match=f"cannot reach Ray at --address {address}"):
         connect(address, None, 1)
     for wrong in ("auto", "127.0.0.1", "host:", ":6379", "ray://host"):
-        with pytest.raises(MedicError, match=f"--address {wrong}: give HOST:PORT"):
+        with pytest.raises(MedicError, match=f"--address must be HOST:PORT, .* got {wrong}"):
             connect(wrong, None, 1)
 
 
@@ -174,8 +174,8 @@ def test_without_ray(monkeypatch):
         ("local", {"address": "h:1"}, "--address requires --executor ray"),
         ("ray", {"slurm": ["time=1"]}, "--slurm requires --executor slurm"),
         ("ray", {"address": "h:1", "host": "h"}, "--address joins a cluster and --host starts one"),
-        ("ray", {"cpus_per_run": 0}, "--cpus-per-run is 0"),
-        ("local", {"jobs": 0}, "--jobs is 0"),
+        ("ray", {"cpus_per_run": 0}, "--cpus-per-run must be a whole number of at least 1, got 0"),
+        ("local", {"jobs": 0}, "--jobs must be a whole number of at least 1, got 0"),
     ],
 )
 def test_options_are_checked(name, options, message):

@@ -61,7 +61,7 @@ def test_a_study_is_continued_and_finds_the_best(mini, tmp_path):
 
 def test_a_study_is_of_one_kind_of_runs(mini, tmp_path):
     study(mini, tmp_path, 1).run()
-    with pytest.raises(MedicError, match=r"study 's' has runs with iterations 4: .* --study"):
+    with pytest.raises(MedicError, match=r"study 's' contains runs with iterations 4: .* --study"):
         study(mini, tmp_path, 1, iterations=3).run()
     assert len(study(mini, tmp_path, 1, seed=1).run().trials) == 2
 
@@ -82,7 +82,7 @@ def test_a_stopped_trial_is_resumed(mini, tmp_path, monkeypatch, logged):
     monkeypatch.setattr("medic.sweeps.search.train", watched)
     with pytest.raises(KeyboardInterrupt):
         study(mini, tmp_path).run()
-    assert [message.partition(" ")[0] for message in logged.messages] == ["stopping", "trial"]
+    assert [message.partition(" ")[0] for message in logged.messages] == ["saving", "trial"]
     assert logged.messages[1] == "trial 0: stopped; the next trial of this study resumes it"
     optuna_study = study(mini, tmp_path, trials=1).run()
     assert (len(optuna_study.trials), len(finished_trials(optuna_study))) == (2, 1)
@@ -128,7 +128,7 @@ def test_a_failed_trial_does_not_end_the_search(mini, tmp_path, monkeypatch, log
 
 def test_a_diverging_trial_does_not_end_the_search(mini, tmp_path, logged):
     optuna_study = study(mini, tmp_path, lr=1e30).run()
-    with pytest.raises(MedicError, match="no trial was trained to the end"):
+    with pytest.raises(MedicError, match="no trial finished"):
         finished_trials(optuna_study)
     assert re.match(naming("trial 0: became iteration 1"), logged.messages[0])
 
@@ -156,11 +156,11 @@ def test_laws_are_asked_for_as_they_are():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--trials", "0"], "--trials 0: give a whole number of at least 1"),
-        (["--storage", "nonsense://me:secret@host/db"], "storage nonsense://host/… cannot be used: Can't load plugin"),
-        (["--storage", "postgresql://u:sec/ret@host/db?password=secret"], "storage postgresql://… cannot be used: "),
-        (["--storage", "postgresql://u@host:secret/db"], "storage postgresql://host/… cannot be used: ValueError"),
-        (["--storage", "password=secret"], "--storage is not an address: give sqlite:///FILE"),
+        (["--trials", "0"], "--trials must be a whole number of at least 1, got 0"),
+        (["--storage", "nonsense://me:secret@host/db"], "cannot use --storage nonsense://host/…: Can't load plugin"),
+        (["--storage", "postgresql://u:sec/ret@host/db?password=secret"], "cannot use --storage postgresql://…: "),
+        (["--storage", "postgresql://u@host:secret/db"], "cannot use --storage postgresql://host/…: ValueError"),
+        (["--storage", "password=secret"], "--storage must be a URL: sqlite:///FILE"),
         (["--sampler", "grid"], "unknown sampler 'grid'"),
     ],
 )
@@ -198,7 +198,7 @@ def test_rehearsals_of_a_closed_set_keep_all_classes(mini):
     ("settings", "message"),
     [({"sources": ["printed"]}, "two source domains --selection validation"),
      ({"partial": {"printed": ["0", "1"]}}, "partial --selection validation"),
-     ({"known": ["0", "1"]}, "three known classes there are 2 --selection validation")],
+     ({"known": ["0", "1"]}, "three known classes got 2 --selection validation")],
 )  # fmt: skip
 def test_what_cannot_be_rehearsed(mini, settings, message):
     plan = resolve({"dataset": mini, "target": "street", "method": "erm", **settings})
@@ -245,7 +245,7 @@ def test_a_study_of_an_earlier_version_is_refused(mini, tmp_path):
 
 @pytest.mark.parametrize(
     ("search", "settings", "message"),
-    [({"metric": "oscr"}, {}, "--metric no effect --selection leave-one-out"),
+    [({"metric": "oscr"}, {}, "--metric requires --selection leave-one-out"),
      ({"selection": "leave-one-out", "metric": "oscr"}, {"known": [str(k) for k in range(10)]}, "oscr --metric acc"),
      ({"selection": "leave-one-out", "metric": "f1"}, {}, "metric 'f1' acc hscore oscr auroc")],
 )  # fmt: skip

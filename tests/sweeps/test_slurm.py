@@ -132,7 +132,7 @@ def test_what_is_there_is_not_submitted(sweep, slurm, tmp_path):
     code, out, _ = sweep("--quiet")
     assert (code, out) == (
         0,
-        f"2 of 2 runs are finished in {tmp_path}/out\ncompare them with: medic table {tmp_path}/out\n",
+        f"2 of 2 runs are finished in {tmp_path}/out\ncompare the runs with: medic table {tmp_path}/out\n",
     )
     assert not (slurm / "given.sh").exists()
 

@@ -190,7 +190,7 @@ def test_penalties_are_added():
 
 def test_what_is_refused():
     model, loss = make()
-    with pytest.raises(MedicError, match=naming("features")):
+    with pytest.raises(MedicError, match=naming("'ebil' features")):
         EbilHads([ce], change=lambda model, output, step: output)
     with pytest.raises(MedicError, match=naming("follower_lr 0")):
         EbilHads([ce], follower_lr=0.0)

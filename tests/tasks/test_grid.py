@@ -282,7 +282,7 @@ class TestDraw:
         assert [len(group) for group in grid._groups] == [7] * 5 + [6] * 5
         tasks = list(itertools.chain(*grid.draw(cells, 40)))
         assert sorted(len(task.cells) for task in tasks) == [3, 3, 4]
-        with pytest.raises(MedicError, match=naming("11 class groups")):
+        with pytest.raises(MedicError, match=naming("class_groups 10 11")):
             Grid(classes=2, class_groups=11).index(torch.arange(10))
 
     def test_separate_steps_take_one_task_of_every_domain(self):

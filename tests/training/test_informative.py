@@ -165,5 +165,5 @@ def test_interrupted_it_is_the_same(mini, monkeypatch, tmp_path, method):
 
 def test_several_processes_are_refused(mini, monkeypatch):
     monkeypatch.setattr(distributed, "world", lambda: 2)
-    with pytest.raises(MedicError, match=naming("'informative' processes")):
+    with pytest.raises(MedicError, match=naming("'informative' distributed process")):
         made(mini)

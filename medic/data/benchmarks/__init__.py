@@ -1,4 +1,4 @@
-"""The registry of benchmarks. A new benchmark is a module of this folder and a name in the table below."""
+"""The benchmark registry. To add a benchmark, write a module in this folder and list it below."""
 
 from medic.data.benchmarks import cmnist, digits, digits_dg, domainnet, office_home, own, pacs, terra_incognita, vlcs
 from medic.data.benchmarks.base import Benchmark
@@ -12,5 +12,5 @@ BENCHMARK_GROUP = Group("medic.datasets", "dataset", Benchmark, BENCHMARKS)
 
 
 def benchmark(name: str) -> Benchmark:
-    """Return a benchmark by name, from an installed package if it is not one of ours."""
+    """Return a benchmark by name, either built in or from an installed plug-in."""
     return BENCHMARK_GROUP.find(name)

@@ -1,4 +1,4 @@
-"""The description of a benchmark: its names and counts, its layouts on disk, its downloads and default settings."""
+"""Benchmark descriptions: names, image counts, layouts on disk, downloads and default settings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ from medic.data.classes import folded
 from medic.data.dataset import LazyDataset, Part
 from medic.errors import MedicError
 
-# Where downloads are documented. LarsKue/context-aware-domain-generalization, src/adaptive_dg/datasets, publishes the
-# MD5 checksums of DomainBed's.
+# Where downloads are documented. The MD5 checksums of DomainBed's files are published in
+# LarsKue/context-aware-domain-generalization, src/adaptive_dg/datasets.
 DOMAINBED = "facebookresearch/DomainBed, domainbed/scripts/download.py"
 DASSL = "KaiyangZhou/Dassl.pytorch, DATASETS.md"
 AZURE = "microsoft/PersonalizedFL, README.md; jindongwang/transferlearning, issue 411"
@@ -20,15 +20,15 @@ TFDS = "tensorflow/datasets"
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which a benchmark is laid out on disk."""
+    """A folder layout in which a benchmark is found on disk."""
 
     name: str
     folders: tuple[str, ...]
-    """Folders below the root that may hold the domains; the root itself always may."""
+    """Folders below the root that may contain the domains, in addition to the root itself."""
     has_parts: bool = False
-    """Whether a domain has folders `train`, `val` … between itself and its classes."""
+    """Whether domain folders contain `train`, `val` … folders, which in turn contain the classes."""
     lists: Mapping[Part, tuple[str, ...]] = field(default_factory=dict)
-    """Patterns, relative to the folder, of the official lists of validation and test images."""
+    """Glob patterns of the official validation and test lists, relative to the folder."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class File:
 
     url: str
     name: str = ""
-    """The last part of the URL unless given."""
+    """File name on disk; defaults to the last part of the URL."""
     checksum: str | None = None
-    """A published `sha256:…` or `md5:…`. Without one, `fetch` records the checksum of the first download."""
+    """Published checksum, `sha256:…` or `md5:…`. If None, `fetch` records the checksum of the first download."""
     into: str = "."
-    """The folder of the benchmark to unpack into."""
+    """Subfolder of the benchmark to unpack into."""
 
     @property
     def file_name(self) -> str:
@@ -51,61 +51,61 @@ class File:
 
 @dataclass(frozen=True)
 class Download:
-    """The sources of a benchmark's files."""
+    """Where to download a benchmark."""
 
     mirrors: Mapping[str, tuple[File, ...]]
-    """Alternatives in the order in which they are tried: the files of each, by where it is documented."""
+    """The files of each mirror, in the order in which mirrors are tried. Keys say where the mirror is documented."""
     page: str
     """A web page about the benchmark."""
     contents: str
-    """The files that belong into the benchmark's folder, for somebody who copies them by hand."""
+    """The expected files, described for users who copy them by hand."""
     markers: tuple[tuple[str, ...], ...] = ()
-    """Names that lie side by side in the benchmark's folder, as alternatives; all of its domains always do."""
+    """Groups of names that identify the benchmark's folder, in addition to the names of its domains."""
     prepare: Callable[[Path], None] | None = None
     """A function that rearranges the unpacked folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """A dataset with a name, and the settings that a run on it uses by default."""
+    """A named dataset with the default settings for runs on it."""
 
     name: str
     description: str
     reader: Callable[["Benchmark", Path | None, int], LazyDataset]
-    """A function that finds the images below a root, for a seed."""
+    """A function that finds the images, given the benchmark, a root and a seed."""
     domains: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
-    """Empty where the names of folders are the classes."""
+    """Empty if the classes are read from folder names."""
     domain_aliases: Mapping[str, str] = field(default_factory=dict)
-    """Other names of folders. Case, spaces, underscores and hyphens never matter."""
+    """Alternative folder names. Case, spaces, underscores and hyphens are ignored."""
     class_aliases: Mapping[str, str] = field(default_factory=dict)
     split: str | None = None
-    """The name of the usual split into known and unknown classes; None where all classes are known."""
+    """The default split into known and unknown classes; None if all classes are known."""
     image_size: int | None = None
-    """The side of an image in pixels; None for the native size of the backbone."""
+    """Image side length in pixels; None for the backbone's native size."""
     channels: int = 3
     backbone: str = "resnet50"
     augment: str = "medic"
     lr: float = 1.8e-3
-    """The learning rate of outer SGD on the mean task risk: the paper's ε·α·t."""
+    """Learning rate of the outer SGD on the mean task risk, which the paper calls ε·α·t."""
     counts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Published images by domain: one number per class, or one for all classes."""
+    """Published image counts by domain: one number per class, or a single total."""
     images: int | None = None
-    """Published images in total, where counts by domain are not published."""
+    """Published total number of images, if counts by domain are not published."""
     layouts: tuple[Layout, ...] = ()
     dropped: frozenset[str] = frozenset()
-    """Images that are known to be damaged."""
+    """Images that are known to be damaged and are excluded."""
     built_in: bool = False
-    """Whether its images are computed, so that it has no root."""
+    """Whether the images are generated, so that no root is required."""
     seeded: bool = False
-    """Whether the images depend on the seed of a run."""
+    """Whether the images depend on the run's seed."""
     unique: bool = False
-    """Whether equal images in a domain count once."""
+    """Whether duplicate images in a domain are dropped."""
     domainbed: str | None = None
-    """The name in DomainBed, whose scripts drop records with other names."""
+    """The dataset's name in DomainBed, whose scripts ignore records with other names."""
     download: Download | None = None
     root_is: str = ""
-    """Description of `--root` in error messages; empty: the folder that contains the benchmark."""
+    """Description of `--root` for error messages; if empty, the folder that contains the benchmark."""
 
     def open(self, root: Path | None = None, seed: int = 0) -> LazyDataset:
         """Find the images below a root, without decoding them."""
@@ -117,26 +117,26 @@ class Benchmark:
     def require_root(self, root: Path | None) -> Path:
         """Return the root, or raise an error if it is None."""
         if root is None:
-            place = self.root_is or "the folder that its images are in"
-            raise MedicError(f"dataset {self.name!r} needs --root, {place}{self.fetch_hint}")
+            place = self.root_is or "the folder that contains its images"
+            raise MedicError(f"dataset {self.name!r} requires --root, {place}{self.fetch_hint}")
         return root
 
     @property
     def root_hint(self) -> str:
-        """The end of an error about `--root`: the expected folder or file, and the download command if there is one."""
-        return f": give {self.root_is or f'the folder that {self.name} is in'}{self.fetch_hint}"
+        """The end of an error message about `--root`: what to pass, and the download command if available."""
+        return f": pass {self.root_is or f'the folder that contains {self.name}'}{self.fetch_hint}"
 
     @property
     def fetch_hint(self) -> str:
-        """The end of an error message: the command that downloads the benchmark, if one does."""
-        return f"; `medic data fetch {self.name} --root DIR` downloads it" if self.download else ""
+        """The end of an error message: the command that downloads the benchmark, if available."""
+        return f"; to download it, run `medic data fetch {self.name} --root DIR`" if self.download else ""
 
     def domain_of(self, folder: str) -> str | None:
-        """Return the domain that a folder holds, or None."""
+        """Return the domain that a folder name refers to, or None."""
         return self._domains.get(folded(folder))
 
     def class_of(self, folder: str) -> str | None:
-        """Return the class that a folder holds, or None."""
+        """Return the class that a folder name refers to, or None."""
         return self._classes.get(folded(folder)) if self.classes else folder
 
     @cached_property
@@ -158,11 +158,11 @@ def drive(identifier: str, name: str, checksum: str | None = None) -> File:
 
 
 def keyed_drive(identifier: str, resource_key: str) -> str:
-    """Return the address of an older file on Google Drive, which requires a resource key."""
+    """Return the URL of an older Google Drive file that requires a resource key."""
     query = f"id={identifier}&resourcekey={resource_key}&export=download&confirm=t"
     return f"https://drive.usercontent.google.com/download?{query}"
 
 
 def azure(name: str) -> File:
-    """Return a file on the storage of Jindong Wang, who keeps copies of several benchmarks."""
+    """Return a file in Jindong Wang's Azure storage, which mirrors several benchmarks."""
     return File(f"https://wjdcloud.blob.core.windows.net/dataset/{name}")

@@ -1,4 +1,4 @@
-"""Coloured MNIST (Arjovsky et al., 2019), made from MNIST's idx files with DomainBed's draws."""
+"""Coloured MNIST (Arjovsky et al., 2019), built from MNIST's idx files with DomainBed's random draws."""
 
 import gzip
 import struct
@@ -18,9 +18,9 @@ from medic.utils.files import check_root
 
 DOMAINS = ("+90%", "+80%", "-90%")
 CLASSES = ("0", "1")
-"""Digits 5 to 9, and 0 to 4, before one quarter of the labels is flipped."""
+"""Class 0 contains the digits 5 to 9, class 1 the digits 0 to 4. A quarter of the labels is then flipped."""
 FLIPS = (0.1, 0.2, 0.9)
-"""Probability by domain that the colour disagrees with the label."""
+"""The probability, for each domain, that the colour disagrees with the label."""
 LABEL_NOISE = 0.25
 
 # SHA-256, published by tensorflow/datasets, url_checksums/mnist.txt.
@@ -33,14 +33,15 @@ _FILES = {
 
 
 def build(root: Path, seed: int) -> tuple[Tensor, Tensor, Tensor, list[str]]:
-    """Return images (N, 2, 28, 28) uint8, domain (N,), label (N,) and a name for each image.
+    """Return uint8 images of shape (N, 2, 28, 28), domains and labels of shape (N,), and N image names.
 
-    All 70,000 digits are shuffled and dealt to the three domains. The label is [digit < 5], flipped with probability
-    0.25. The colour is the label, flipped with the domain's probability; the channel of the other colour is black.
+    All 70,000 digits are shuffled and divided among the three domains. The label is [digit < 5], flipped with
+    probability 0.25. The colour is the label, flipped with the domain's probability. It selects one of the two
+    channels; the other channel is black.
     """
     parts = zip(read_part(root, "train"), read_part(root, "t10k"), strict=True)
     pixels, digits = (torch.from_numpy(np.concatenate(both)) for both in parts)
-    draws = torch.Generator().manual_seed(seed)  # same draws, in the same order, as DomainBed's global generator
+    draws = torch.Generator().manual_seed(seed)  # the same draws in the same order as DomainBed
     order = torch.randperm(len(digits), generator=draws)
     images, domains, labels, names = [], [], [], []
     for domain, flip in enumerate(FLIPS):
@@ -57,21 +58,21 @@ def build(root: Path, seed: int) -> tuple[Tensor, Tensor, Tensor, list[str]]:
 
 
 def read_part(root: Path, part: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return the images (N, 28, 28) and labels (N,) of one part of MNIST."""
+    """Return images of shape (N, 28, 28) and labels of shape (N,) from one part of MNIST."""
     images, labels = read_idx(root, part, "images"), read_idx(root, part, "labels")
     if images.shape != (len(labels), 28, 28) or labels.ndim != 1:
-        shapes = f"images of the shape {images.shape} and labels of {labels.shape}"
-        raise MedicError(f"root {root} has {shapes} for MNIST's part {part!r}: they do not belong together")
+        shapes = f"images of shape {images.shape} and labels of shape {labels.shape}"
+        raise MedicError(f"root {root}: MNIST part {part!r} has {shapes}, which do not match: copy its files again")
     return images, labels
 
 
 def read_idx(root: Path, part: str, kind: str) -> NDArray[np.uint8]:
-    """Read one of MNIST's four files, compressed or not: images (N, 28, 28) or labels (N,)."""
+    """Read one of MNIST's four idx files, compressed or not."""
     stem = f"{part}-{kind}-idx{3 if kind == 'images' else 1}-ubyte"
     places = [root / folder / name for folder in ("", "cmnist", "MNIST/raw", "raw") for name in (stem, f"{stem}.gz")]
     path = next((place for place in places if place.is_file()), None)
     if path is None:
-        raise MedicError(f"root {root} has no {stem} or {stem}.gz: put MNIST's four idx files there")
+        raise MedicError(f"root {root} is missing {stem} or {stem}.gz: copy MNIST's four idx files there")
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         axes = data[3]
@@ -93,7 +94,7 @@ def _mnist(base: str) -> tuple[File, ...]:
 
 BENCHMARK = Benchmark(
     name="cmnist",
-    description="MNIST below and above five, in colours that mislead; built from MNIST's idx files",
+    description="MNIST digits 0-4 versus 5-9, in misleading colours; built from MNIST's idx files",
     reader=_open,
     domains=DOMAINS,
     classes=CLASSES,

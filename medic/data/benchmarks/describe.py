@@ -1,4 +1,4 @@
-"""The benchmarks as plain values, for lists."""
+"""Benchmark descriptions as plain values, for tables and listings."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from medic.data.classes import named_split
 
 
 def list_datasets() -> list[dict[str, Any]]:
-    """Return all benchmarks as plain values: domains, classes, images, layouts, and the defaults of a run."""
-    # Python objects and functions of the user, whose names have a colon, are none.
+    """Return all benchmarks as plain values: domains, classes, image counts, layouts and default settings."""
+    # Names with a colon are the user's own Python objects, not benchmarks.
     return [describe_dataset(bench) for name, bench in BENCHMARKS.items() if ":" not in name]
 
 
 def describe_dataset(bench: Benchmark) -> dict[str, Any]:
-    """Return a benchmark as plain values. If its classes are read from disk, their number is that of the split."""
+    """Return a benchmark as plain values. If its classes are read from disk, the split tells how many there are."""
     split = named_split(bench.split, bench.name, bench.classes, ()) if bench.split and bench.classes else None
     in_split = sum(map(int, bench.split.split("-")[1:])) if bench.split else None
     return {

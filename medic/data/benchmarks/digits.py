@@ -1,12 +1,15 @@
-"""The built-in benchmark `digits`: ten digits in four domains, drawn from files that the dependencies ship.
+"""The built-in benchmark `digits`: ten digits in four domains, drawn from files that ship with the dependencies.
 
-`handwritten` shows scikit-learn's scanned digits in pen on paper, `printed` the typefaces of matplotlib, `blended`
-other handwriting in photographs (as in MNIST-M), and `street` house numbers as in SVHN: coloured, blurred, between
-neighbours. The pixels depend on this file and those libraries only.
+- `handwritten`: scikit-learn's scanned digits, in pen on paper
+- `printed`: digits in matplotlib's fonts
+- `blended`: other handwritten digits, blended into photographs as in MNIST-M
+- `street`: house numbers as in SVHN, coloured and blurred, with neighbouring digits
 
-Every digit starts as a *stencil*, a greyscale picture of its ink, cropped tightly and larger than shown. It is placed
-on the canvas as a *coverage* (32, 32), from 0 for paper to 1 for ink, which its domain paints as an image (32, 32, 3),
-RGB in [0, 1].
+The pixels depend only on this file and those libraries.
+
+Every digit starts as a *stencil*: a tightly cropped greyscale picture of its ink, larger than the final image. The
+stencil is placed on the canvas as a *coverage* map of shape (32, 32), from 0 for paper to 1 for ink. The domain then
+paints the coverage as an RGB image of shape (32, 32, 3) in [0, 1].
 """
 
 from collections.abc import Callable, Sequence
@@ -28,12 +31,12 @@ from medic.errors import MedicError
 DOMAINS = ("handwritten", "printed", "blended", "street")
 CLASSES = tuple("0123456789")
 SIZE = 32
-VERSION = 1  # part of the cache key: raise it when the pixels change
+VERSION = 1  # part of the cache key: increment it when the pixels change
 
 _PER_CELL = 120  # images of one class in one domain
 _SEED = 2024
 _STENCIL = 72  # height of a stencil in pixels
-_FINE = 3  # the canvas is drawn at this multiple of the image size and averaged, for smooth edges at any angle
+_FINE = 3  # supersampling factor, for smooth edges at any angle
 
 Floats: TypeAlias = NDArray[np.float64]
 Stencils: TypeAlias = Sequence[Sequence[Image.Image]]  # by class and source (a scan or a font)
@@ -41,10 +44,11 @@ Painter: TypeAlias = Callable[[Stencils, int, int, np.random.Generator], Floats]
 
 
 def render() -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """Draw the benchmark; every call returns the same arrays.
+    """Draw the benchmark. Every call returns the same arrays.
 
-    Returns RGB images (N, 3, 32, 32), their domains (N,) as positions in `DOMAINS` and their classes (N,) as positions
-    in `CLASSES`, sorted by domain, then class.
+    Returns:
+        RGB images of shape (N, 3, 32, 32), domain indices of shape (N,) and class indices of shape (N,), sorted by
+        domain, then class.
     """
     handwriting, others = _handwriting()
     glyphs = _glyphs()
@@ -67,7 +71,7 @@ def render() -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _handwritten(stencils: Stencils, label: int, source: int, rng: np.random.Generator) -> Floats:
-    """Paint a dark pen on nearly white paper."""
+    """Paint a digit in dark pen on nearly white paper."""
     coverage = _place(stencils[label][source], rng, height=(22, 27), angle=8, shear=0.1, drift=1.5)
     paper = rng.uniform(0.88, 1.0) * np.array([1.0, 1.0, rng.uniform(0.92, 1.0)])
     ink = rng.uniform(0.0, 0.25) + np.array([0.0, 0.0, rng.uniform(0.0, 0.35)])
@@ -75,7 +79,7 @@ def _handwritten(stencils: Stencils, label: int, source: int, rng: np.random.Gen
 
 
 def _printed(stencils: Stencils, label: int, source: int, rng: np.random.Generator) -> Floats:
-    """Paint flat ink on flat paper in two distinguishable colours, dark on light or light on dark."""
+    """Paint a digit in a uniform colour on a uniform background, dark on light or light on dark."""
     coverage = _place(stencils[label][source], rng, height=(15, 26), angle=10, drift=3)
     ink, paper = _colours(rng, contrast=0.3, saturation=0.8)
     return _ink(coverage, ink, paper)
@@ -84,13 +88,13 @@ def _printed(stencils: Stencils, label: int, source: int, rng: np.random.Generat
 def _blended(
     photos: Sequence[Image.Image], stencils: Stencils, label: int, source: int, rng: np.random.Generator
 ) -> Floats:
-    """Paint a photograph that is inverted inside the digit: |patch - coverage| in every channel."""
+    """Paint a photograph whose colours are inverted inside the digit: |patch - coverage| in every channel."""
     coverage = _place(stencils[label][source], rng, height=(22, 28), angle=8, shear=0.1, drift=1.5)
     return np.abs(_patch(photos, rng) - coverage[..., None])
 
 
 def _street(stencils: Stencils, label: int, source: int, rng: np.random.Generator) -> Floats:
-    """Paint a digit of a house number, with cropped neighbours, uneven light, blur and sensor noise."""
+    """Paint a digit from a house number, with cropped neighbours, uneven light, blur and sensor noise."""
     before, after = rng.integers(len(CLASSES), size=2).tolist()
     alphabet = [glyphs[source] for glyphs in stencils]  # one house number, one font
     sign = _row(alphabet[before], alphabet[label], alphabet[after], gap=int(rng.integers(4, 24)))
@@ -111,16 +115,16 @@ def _place(
     drift: float,
     shear: float = 0,
 ) -> Floats:
-    """Place a stencil near the centre of the canvas at random and return its coverage (32, 32).
+    """Place a stencil at random near the centre of the canvas, and return its coverage of shape (32, 32).
 
-    `height` is a range in pixels. `angle` (degrees), `drift` (pixels) and `shear` (pixels sideways per pixel up) are
-    the largest values in either direction.
+    `height` is a range in pixels. `angle` (degrees), `drift` (pixels) and `shear` (horizontal pixels per vertical
+    pixel) are the maximum values in either direction.
     """
     scale = _FINE * rng.uniform(*height) / stencil.height
     turn, slant = np.deg2rad(rng.uniform(-angle, angle)), rng.uniform(-shear, shear)
     rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
     centre = _FINE * (SIZE / 2 + rng.uniform(-drift, drift, size=2))
-    # Pillow requires the map from canvas to stencil, the inverse of the transform of the digit.
+    # Pillow expects the inverse transform, from canvas to stencil.
     inverse = np.linalg.inv(scale * rotation @ np.array([[1.0, -slant], [0.0, 1.0]]))
     offset = np.array(stencil.size) / 2 - inverse @ centre
     matrix = np.column_stack([inverse, offset]).ravel().tolist()
@@ -129,14 +133,14 @@ def _place(
 
 
 def _ink(coverage: Floats, ink: Floats, paper: Floats) -> Floats:
-    """Return ink over paper, both RGB (3,), as an image (32, 32, 3)."""
+    """Blend two RGB colours, ink over paper, into an image of shape (32, 32, 3)."""
     return paper + coverage[..., None] * (ink - paper)
 
 
 def _colours(rng: np.random.Generator, contrast: float, saturation: float) -> Floats:
-    """Draw two colours (2, 3) whose brightness differs by at least `contrast`.
+    """Draw two RGB colours, as an array of shape (2, 3), whose brightness differs by at least `contrast`.
 
-    A `saturation` of 1 draws from the whole RGB cube, 0 from its greys.
+    A `saturation` of 1 allows all RGB colours, 0 only greys.
     """
     while True:
         vivid = rng.uniform(size=(2, 3))
@@ -147,7 +151,7 @@ def _colours(rng: np.random.Generator, contrast: float, saturation: float) -> Fl
 
 
 def _patch(photos: Sequence[Image.Image], rng: np.random.Generator) -> Floats:
-    """Draw a square of a random photograph, up to four times wider than shown, and resize it to (32, 32, 3)."""
+    """Crop a random square, 32 to 128 pixels wide, from a random photograph, and resize it to 32 × 32 pixels."""
     photo = photos[int(rng.integers(len(photos)))]
     side = rng.integers(SIZE, 4 * SIZE, endpoint=True)
     left, top = rng.integers((photo.width - side, photo.height - side), endpoint=True)
@@ -156,7 +160,7 @@ def _patch(photos: Sequence[Image.Image], rng: np.random.Generator) -> Floats:
 
 
 def _row(left: Image.Image, middle: Image.Image, right: Image.Image, gap: int) -> Image.Image:
-    """Join three stencils, `gap` pixels apart, into one with `middle` at its centre."""
+    """Join three stencils, `gap` pixels apart, into one stencil with `middle` at its centre."""
     margin = gap + max(left.width, right.width)
     row = Image.new("L", (middle.width + 2 * margin, middle.height))
     row.paste(left, (margin - gap - left.width, 0))
@@ -166,20 +170,20 @@ def _row(left: Image.Image, middle: Image.Image, right: Image.Image, gap: int) -
 
 
 def _ramp(rng: np.random.Generator) -> Floats:
-    """Draw a linear gradient (32, 32) in [-1, 1] in a random direction."""
+    """Draw a linear gradient in a random direction, of shape (32, 32) and within [-1, 1]."""
     way = rng.uniform(0, 2 * np.pi)
     y, x = np.mgrid[-1 : 1 : SIZE * 1j, -1 : 1 : SIZE * 1j]
     return np.asarray((x * np.cos(way) + y * np.sin(way)) / np.sqrt(2))
 
 
 def _blur(image: Floats, radius: float) -> Floats:
-    """Blur an image (32, 32, 3) with a Gaussian of `radius` pixels."""
+    """Apply a Gaussian blur of `radius` pixels."""
     picture = Image.fromarray(_to_bytes(image))
     return np.asarray(picture.filter(ImageFilter.GaussianBlur(radius))) / 255
 
 
 def _to_bytes(images: Floats) -> NDArray[np.uint8]:
-    """Clip to [0, 1] and round to 0..255."""
+    """Convert floats to uint8: clip to [0, 1], scale and round to 0..255."""
     return np.rint(255 * np.clip(images, 0, 1)).astype(np.uint8)
 
 
@@ -187,7 +191,7 @@ def _to_bytes(images: Floats) -> NDArray[np.uint8]:
 
 
 def _handwriting() -> tuple[Stencils, Stencils]:
-    """Return the stencils of the scanned digits that `handwritten` shows, and all others, which `blended` shows."""
+    """Return stencils of scanned digits: those for the domain `handwritten`, and those for `blended`."""
     from sklearn.datasets import load_digits
 
     scans = load_digits()
@@ -197,10 +201,10 @@ def _handwriting() -> tuple[Stencils, Stencils]:
 
 
 def _trace(scan: Floats) -> Image.Image:
-    """Turn a scan (8, 8) of 0..16 into a stencil.
+    """Convert a scan of shape (8, 8), with values from 0 to 16, into a stencil.
 
-    A value counts the ink pixels in one 4 × 4 block of a bitmap. Smooth interpolation and a threshold restore strokes
-    like those of the bitmap; plain enlargement would show the blocks.
+    Each value counts the ink pixels in one 4 × 4 block of the original bitmap. Smooth interpolation and a steep
+    contrast curve restore the strokes; plain enlargement would show the blocks.
     """
     framed = Image.fromarray(_to_bytes(np.pad(scan / 16, 1)))
     side = framed.width * _STENCIL // len(scan)
@@ -216,7 +220,7 @@ def _glyphs() -> Stencils:
 
 
 def _stamp(font: ImageFont.FreeTypeFont, digit: str) -> Image.Image:
-    """Draw one character as a stencil of the common height."""
+    """Draw a digit in a font as a stencil of the standard height."""
     canvas = Image.new("L", (192, 192))
     ImageDraw.Draw(canvas).text((96, 96), digit, fill=255, font=font, anchor="mm")
     glyph = canvas.crop(canvas.getbbox())
@@ -225,10 +229,10 @@ def _stamp(font: ImageFont.FreeTypeFont, digit: str) -> Image.Image:
 
 
 def _fonts() -> list[Path]:
-    """Return the fonts of matplotlib that contain digits, sorted by name.
+    """Return matplotlib's fonts that contain digits, sorted by name.
 
-    The name of a glyph identifies its shape. Most symbol fonts have `.notdef` for a digit, a box or nothing; others
-    have another sign: `infinity` for 1 in cmsy10, old-style figures in cmmi10.
+    The glyph names tell whether a font draws digits. Most symbol fonts map digits to `.notdef`, a box or nothing.
+    Others map them to different signs, such as `infinity` for 1 in cmsy10, or to old-style figures, as in cmmi10.
     """
     import matplotlib
     from matplotlib.ft2font import FT2Font
@@ -253,7 +257,7 @@ def _photos() -> list[Image.Image]:
 
 
 def _draw_all() -> tuple[Tensor, Tensor, Tensor, list[str]]:
-    """Return pixels, domains, labels and names, drawn once and then read from the cache."""
+    """Return pixels, domains, labels and names. The images are drawn once and then read from the cache."""
     keys = ("images", "domain", "label")
     arrays = cached(f"digits-v{VERSION}", lambda: dict(zip(keys, render(), strict=True)))
     pixels, domain, label = (torch.from_numpy(arrays[key]) for key in keys)
@@ -264,13 +268,13 @@ def _draw_all() -> tuple[Tensor, Tensor, Tensor, list[str]]:
 
 def _open(bench: Benchmark, root: Path | None, seed: int) -> Generated:
     if root is not None:
-        raise MedicError("dataset 'digits' is built in: it takes no --root")
+        raise MedicError("dataset 'digits' is built in and does not accept --root")
     return Generated(bench.name, bench.domains, bench.classes, _draw_all)
 
 
 BENCHMARK = Benchmark(
     name="digits",
-    description="built in: digits written by hand, printed, blended into photographs, and as on house walls",
+    description="built in: handwritten and printed digits, digits blended into photographs, and house numbers",
     reader=_open,
     built_in=True,
     domains=DOMAINS,

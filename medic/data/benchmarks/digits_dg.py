@@ -1,4 +1,4 @@
-"""Digits-DG: digits from four collections (Zhou et al., 2020)."""
+"""Digits-DG: digits from four datasets (Zhou et al., 2020)."""
 
 from medic.data.benchmarks.base import DASSL, Benchmark, Download, File, Layout, drive
 from medic.data.benchmarks.layouts import read_layouts

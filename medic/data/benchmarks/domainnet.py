@@ -1,4 +1,4 @@
-"""DomainNet: 345 classes in six styles (Peng et al., 2019), in the cleaned version of the images."""
+"""DomainNet: 345 classes in six styles (Peng et al., 2019), in the cleaned version."""
 
 from medic.data.benchmarks.base import DOMAINBED, TFDS, Benchmark, Download, File, Layout
 from medic.data.benchmarks.layouts import read_layouts
@@ -28,7 +28,7 @@ _FILES = {
 
 
 def _files(scheme: str) -> tuple[File, ...]:
-    """Return the lists of training and test images, and the archives."""
+    """Return the training and test lists, and the image archives."""
     return tuple(
         File(f"{scheme}://{_VISDA}/{path}", checksum=f"sha256:{digest}", into="splits" if ".txt" in path else ".")
         for path, digest in _FILES.items()

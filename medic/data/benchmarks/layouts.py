@@ -1,4 +1,4 @@
-"""Find a benchmark's images in one of the layouts that people have on disk."""
+"""Find a benchmark's images on disk, in any of its supported layouts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,11 +11,11 @@ from medic.errors import MedicError
 from medic.utils.files import check_root
 
 PARTS: Mapping[str, Part] = {"train": "train", "full": "train", "val": "val", "crossval": "val", "test": "test"}
-"""Folders between a domain and its classes, and the use of their images."""
+"""Maps folder names between domain and class to the use of their images."""
 
 
 def read_layouts(bench: Benchmark, root: Path | None, seed: int) -> ImageList:
-    """List a benchmark's images below a root, or raise an error that names what the root holds instead."""
+    """List a benchmark's images below a root, or raise an error that says what the root contains instead."""
     root = bench.require_root(root)
     check_root(root, bench.root_hint)
     place = _find(bench, root)
@@ -25,20 +25,22 @@ def read_layouts(bench: Benchmark, root: Path | None, seed: int) -> ImageList:
 
     for other in BENCHMARKS.values():
         if other is not bench and other.layouts and _find(other, root):
-            raise MedicError(f"root {root} holds {other.name}, not {bench.name}: use --dataset {other.name}")
+            raise MedicError(f"root {root} contains {other.name}, not {bench.name}: use --dataset {other.name}")
     missing = list(bench.domains)
     for _, folder in _candidates(bench, root):
         present = {bench.domain_of(path.name) for path in folder.iterdir()}
         missing = min(missing, [domain for domain in bench.domains if domain not in present], key=len)
     if not missing:
-        raise MedicError(f"root {root} has the domains of {bench.name}, but in no layout of it: see docs/data.md")
+        raise MedicError(
+            f"root {root} contains the domains of {bench.name}, but not in a supported layout: see docs/data.md"
+        )
     raise MedicError(
-        f"root {root} has no folder with all domains of {bench.name}: {', '.join(missing)} not found{bench.fetch_hint}"
+        f"root {root} does not contain all domains of {bench.name}: {', '.join(missing)} not found{bench.fetch_hint}"
     )
 
 
 def _candidates(bench: Benchmark, root: Path) -> Iterator[tuple[Layout, Path]]:
-    """Yield each folder that exists and may hold the domains, with its layout; the root itself is always one."""
+    """Yield each existing folder that may contain the domains, with its layout."""
     for layout in bench.layouts:
         for folder in ("", bench.name, *layout.folders):
             if (root / folder).is_dir():
@@ -46,7 +48,7 @@ def _candidates(bench: Benchmark, root: Path) -> Iterator[tuple[Layout, Path]]:
 
 
 def _find(bench: Benchmark, root: Path) -> tuple[Layout, Path] | None:
-    """Return the first layout with all domains, and its folder."""
+    """Return the first layout that contains all domains, with its folder."""
     divisible = any(layout.has_parts for layout in bench.layouts)  # DomainNet has a class called `train`
     for layout, folder in _candidates(bench, root):
         domains = [path for path in folder.iterdir() if path.is_dir() and bench.domain_of(path.name)]
@@ -57,7 +59,7 @@ def _find(bench: Benchmark, root: Path) -> tuple[Layout, Path] | None:
 
 
 def _has_parts(bench: Benchmark, domains: Sequence[Path]) -> bool:
-    """Whether the folders of domains have training and validation folders that hold classes."""
+    """Return whether the domain folders contain training or validation folders with classes in them."""
     parts = [path for domain in domains for path in domain.iterdir() if path.name in PARTS and path.is_dir()]
     return any(child.is_dir() and bench.class_of(child.name) for part in parts for child in part.iterdir())
 
@@ -79,7 +81,7 @@ def _read(bench: Benchmark, layout: Layout, folder: Path) -> ImageList:
         entry = ImageFile(file, name, domain, label, part=PARTS.get(parts[1]) if layout.has_parts else None)
         (dropped if name in bench.dropped else entries).append(entry)
     if not entries:
-        raise MedicError(f"{folder} has the domains of {bench.name} but no images of its classes")
+        raise MedicError(f"{folder} contains the domains of {bench.name}, but no images of its classes")
     classes = bench.classes or tuple(sorted({entry.label for entry in entries}, key=str.casefold))
     entries, problem = _with_official_parts(bench, layout, folder, entries)
     return replace(
@@ -95,10 +97,10 @@ def _read(bench: Benchmark, layout: Layout, folder: Path) -> ImageList:
 def _with_official_parts(
     bench: Benchmark, layout: Layout, folder: Path, entries: list[ImageFile]
 ) -> tuple[list[ImageFile], str | None]:
-    """Mark the images that official lists reserve for validation and testing; the others are for training.
+    """Mark the images that official lists reserve for validation and testing. All others are for training.
 
-    The class is that of the folder, not the number in the list. Lists that do not match the images are ignored, and
-    the mismatch is returned.
+    Classes come from the folders, not from the numbers in the lists. Lists that do not match the images are ignored,
+    and the mismatch is returned as a message.
     """
 
     def key(path: str) -> tuple[str | None, ...]:
@@ -113,6 +115,6 @@ def _with_official_parts(
     for part, file in files:
         for path, _ in list_lines(file):
             if key(path) not in known:
-                return entries, f"{file} names {path}, which is not in {folder}"
+                return entries, f"{file} lists {path}, which is missing from {folder}"
             official[key(path)] = part
     return [replace(entry, part=official.get(key(entry.name), "train")) for entry in entries], None

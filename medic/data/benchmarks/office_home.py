@@ -14,7 +14,7 @@ _TSINGHUA = {
 
 BENCHMARK = Benchmark(
     name="office-home",
-    description="65 objects of office and home in four styles",
+    description="65 office and household objects in four styles",
     reader=read_layouts,
     domains=("Art", "Clipart", "Product", "Real World"),
     classes=tuple(

@@ -1,4 +1,4 @@
-"""PACS: photographs, art, cartoons and sketches (Li et al., 2017)."""
+"""PACS: photos, art paintings, cartoons and sketches (Li et al., 2017)."""
 
 from collections.abc import Mapping
 

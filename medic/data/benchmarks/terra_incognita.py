@@ -1,4 +1,4 @@
-"""TerraIncognita: camera traps at four locations (Beery et al., 2018), with the ten classes that DomainBed chose."""
+"""TerraIncognita: camera-trap images from four locations (Beery et al., 2018), in DomainBed's ten classes."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ _OLD_LILA = "https://lilablobssc.blob.core.windows.net/caltechcameratraps"
 
 
 def sort_images(folder: Path) -> None:
-    """Sort the images of one folder into `location_<number>/<class>`, by COCO annotations, and remove all others."""
+    """Sort the images into `location_<number>/<class>` by their COCO annotations, and remove all other images."""
     if not (folder / _IMAGES).is_dir():
         return
     for annotations in (file for pattern in _ANNOTATIONS for file in sorted(folder.glob(pattern))):
@@ -32,7 +32,7 @@ def sort_images(folder: Path) -> None:
 
 
 def _annotated(file: Path) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield the name, location and classes of each image at one of the locations."""
+    """Yield name, location and classes of each image from one of the four locations."""
     content = json.loads(file.read_bytes())
     names = {category["id"]: category["name"] for category in content["categories"]}
     labels: dict[str, set[str]] = {image["id"]: set() for image in content["images"]}
@@ -46,7 +46,7 @@ def _annotated(file: Path) -> Iterator[tuple[str, str, list[str]]]:
 
 BENCHMARK = Benchmark(
     name="terra-incognita",
-    description="camera traps at four places; nine animals and empty",
+    description="camera-trap images from four locations: nine animals and empty frames",
     reader=read_layouts,
     domains=tuple(f"location_{number}" for number in _LOCATIONS),
     classes=_CLASSES,

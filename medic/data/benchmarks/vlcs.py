@@ -1,4 +1,4 @@
-"""VLCS: photographs from four collections (Fang et al., 2013)."""
+"""VLCS: photographs from four datasets (Fang et al., 2013)."""
 
 from medic.data.benchmarks.base import AZURE, DASSL, DOMAINBED, Benchmark, Download, Layout, azure, drive
 from medic.data.benchmarks.layouts import read_layouts

@@ -1,4 +1,4 @@
-"""An HTTP service over a trained model: micro-batches, limits, a page and metrics."""
+"""HTTP service for a trained model, with micro-batching, limits, a web page and metrics."""
 
 from medic.deploy.service.limits import Limits
 

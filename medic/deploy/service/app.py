@@ -1,4 +1,4 @@
-"""The HTTP application: `POST /predict`, a page, health, readiness, metrics and OpenAPI."""
+"""The HTTP application: `POST /predict`, a web page, health and readiness checks, metrics and OpenAPI."""
 
 import asyncio
 import hmac
@@ -43,36 +43,38 @@ HEADERS = {
 }
 NO_CONTENT = "default-src 'none'; frame-ancestors 'none'"
 OPEN = ("/", "/health", "/ready")
-"""Paths that need no token: the page has a field for it, and probes have none. Where a token is needed, none of
-them says anything about the model."""
+"""Paths that require no token: the page has a field for the token, and probes cannot send it.
+
+If the service has a token, these paths reveal nothing about the model.
+"""
 BUSY = "the service is busy: try again later"
 STOPPING = "the service is stopping: try again later"
 RETRY = 1
-"""Seconds after which a client may try again."""
+"""Seconds after which a client may retry."""
 CLASSES = 1000
-"""The most classes in an answer, per image."""
+"""Maximum value of `top`: the number of classes per image in a response."""
 LONGEST_PATH = 200
-"""Characters of a path in the access log."""
+"""Maximum characters of a path in the access log."""
 
 
 def make_app(
     predictor: Predictor, limits: Limits | None = None, token: str | None = None, hosts: Collection[str] = ()
 ) -> "FastAPI":
-    """Return the application of a model.
+    """Create the application for a model.
 
-    With a `token`, clients send it as `Authorization: Bearer TOKEN`. The Host header must be localhost, an address in
-    numbers, or one of `hosts`; `*` allows any. Set `app.state.stopping` before the service stops: `/ready` then answers
-    503, and every answer closes its connection.
+    If `token` is given, clients must send it as `Authorization: Bearer TOKEN`. The Host header must be localhost, an IP
+    address or one of `hosts`, where `*` allows any host. Set `app.state.stopping` before the service stops: `/ready`
+    then answers 503, and every response closes its connection.
     """
     try:
-        import python_multipart  # noqa: F401, which forms need
+        import python_multipart  # noqa: F401, required for forms
         from fastapi import Depends, FastAPI, Query, Request
         from fastapi.exceptions import RequestValidationError
         from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
         from fastapi.security import HTTPBearer
         from starlette.exceptions import HTTPException
     except ImportError as error:
-        raise lacking("the service needs fastapi, uvicorn and python-multipart", "serve") from error
+        raise lacking("the service requires fastapi, uvicorn and python-multipart", "serve") from error
 
     limits, metrics = limits or Limits(), Metrics()
     batcher, bodies = Batcher(predictor, limits, metrics), Bodies(limits)
@@ -88,15 +90,15 @@ def make_app(
 
     app = FastAPI(
         title="medic", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None,
-        description="Names images, or calls them unknown.", separate_input_output_schemas=False,
+        description="Classifies images, or labels them unknown.", separate_input_output_schemas=False,
     )  # fmt: skip
     app.state.stopping = False
-    # The guard checks the token; the dependency describes it in the schema.
+    # The guard checks the token; this dependency only documents it in the schema.
     secured = [] if token is None else [Depends(HTTPBearer(scheme_name="token", auto_error=False))]
     denied = failures(403) if token is None else failures(401, 403)
 
     class Unread(JSONResponse):
-        """Answers a request whose body has not been read: sends the answer at once, then closes the connection."""
+        """Responds before the request body has been read, then closes the connection."""
 
         async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
             headers = [*self.raw_headers, (b"connection", b"close")]
@@ -143,31 +145,31 @@ def make_app(
         return JSONResponse({"predictions": predictions, "model": model}, 422 if bad else 200)
 
     @app.post(
-        "/predict", summary="Decide on images", responses={**ANSWERS, **denied}, openapi_extra=BODY,
+        "/predict", summary="Classify images", responses={**ANSWERS, **denied}, openapi_extra=BODY,
         dependencies=secured,
     )  # fmt: skip
     async def predict(request: Request, top: Annotated[int, Query(ge=1, le=CLASSES)] = 3) -> JSONResponse:
-        """Name each image, or call it unknown.
+        """Classify each image, or label it unknown.
 
-        Send one image as the body, or several in the field `files` of a form. An image that cannot be read has an
-        `error` in its place; the status is 422 if no image can be read.
+        Send one image as the request body, or several in the form field `files`. An unreadable image gets an `error`
+        instead of a prediction. If no image is readable, the status is 422.
         """
         begun = time.perf_counter()
         response = await answer(request, top)
         metrics.seconds.observe(time.perf_counter() - begun)
         return response
 
-    @app.get("/health", summary="Whether the process lives", responses=failures(403))
+    @app.get("/health", summary="Check that the process is alive", responses=failures(403))
     async def health() -> dict[str, str]:
-        """Return `ok`. Needs no token."""
+        """Return `ok`. Requires no token."""
         return {"status": "ok"}
 
     @app.get(
-        "/ready", summary="Whether the service accepts images", responses=failures(403, 503),
+        "/ready", summary="Check that the service accepts images", responses=failures(403, 503),
         response_model=dict[str, str],
     )  # fmt: skip
     async def ready() -> dict[str, str] | JSONResponse:
-        """Return `ready`, or 503 while the queue is full or the service stops. Needs no token."""
+        """Return `ready`, or 503 while the queue is full or the service is stopping. Requires no token."""
         if app.state.stopping:
             return failure(503, STOPPING)
         try:
@@ -181,14 +183,14 @@ def make_app(
         dependencies=secured,
     )  # fmt: skip
     async def show_metrics() -> PlainTextResponse:
-        """Return counters, latencies, the queue, and how recent images differ from the sources, as text."""
+        """Return request counters, latencies, queue length and drift estimates in Prometheus text format."""
         shift = await batcher.run(batcher.window.assess)
         gauges = {
-            "medic_queue_images": (batcher.queued, "Images that were accepted and are not answered."),
-            "medic_queue_limit": (limits.queue, "Images that can be queued."),
-            "medic_held_bytes": (bodies.held, "Bytes of request bodies in memory."),
-            "process_resident_memory_bytes": (psutil.Process().memory_info().rss, "Resident memory."),
-            "process_start_time_seconds": (started, "Start of the service, in seconds since 1970."),
+            "medic_queue_images": (batcher.queued, "Images accepted but not yet answered."),
+            "medic_queue_limit": (limits.queue, "Maximum number of queued images."),
+            "medic_held_bytes": (bodies.held, "Bytes of request bodies held in memory."),
+            "process_resident_memory_bytes": (psutil.Process().memory_info().rss, "Resident memory in bytes."),
+            "process_start_time_seconds": (started, "Start time of the service, in Unix seconds."),
             **({} if shift is None else shift_gauges(shift)),
         }
         return PlainTextResponse(metrics.text(gauges), media_type="text/plain; version=0.0.4")
@@ -211,9 +213,9 @@ def make_app(
 
 
 class Guard:
-    """Checks host, origin and token before anything is read, and logs every answer.
+    """Middleware that checks host, origin and token before reading the body, and logs every response.
 
-    For an unexpected error, the client receives an error number and no details.
+    After an unexpected error, the client receives an error number but no details.
     """
 
     def __init__(
@@ -226,7 +228,7 @@ class Guard:
         self.hosts = hosts
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Answer a request."""
+        """Handle a request."""
         from starlette.requests import ClientDisconnect
 
         if scope["type"] != "http":
@@ -242,7 +244,7 @@ class Guard:
                 _log(scope, str(message["status"]), started)
                 present = {name for name, _ in message["headers"]}
                 own = {"content-security-policy": NO_CONTENT, **HEADERS}
-                if self.state.stopping:  # so that the client sends its next request elsewhere
+                if self.state.stopping:  # the client should send its next request elsewhere
                     own["connection"] = "close"
                 missing = [
                     (name.encode(), value.encode()) for name, value in own.items() if name.encode() not in present
@@ -255,35 +257,35 @@ class Guard:
             return await _send(sending, *problem)
         try:
             await self.app(scope, receive, sending)
-        except ClientDisconnect:  # while its request was read
+        except ClientDisconnect:  # while the request was being read
             _log(scope, "-", started)
-        except asyncio.CancelledError:  # the service stops, and the request has had its time
+        except asyncio.CancelledError:  # the service is stopping, and its grace period is over
             if not begun:
                 await _send(sending, 503, STOPPING)
-        except Exception:  # a client learns nothing of what is inside
+        except Exception:  # do not expose internals to the client
             number = uuid.uuid4().hex[:12]
             logger.exception("error %s", number)
             if not begun:
-                await _send(sending, 500, f"internal error {number}; the log of the service has its reason")
+                await _send(sending, 500, f"internal error {number}; see the service log for details")
         return None
 
     def _problem(self, path: str, headers: Mapping[bytes, str]) -> tuple[int, str] | None:
-        """Return the status and the message for a request that is not allowed."""
+        """Return the status and error message for a forbidden request, or None if it is allowed."""
         host, origin = headers.get(b"host", ""), headers.get(b"origin")
         if not self._allowed(host):
             return 403, f"host {_quoted(host)} is not allowed: start the service with --allowed-hosts NAME"
         if origin is not None and not _is_own(origin, host, headers.get(b"sec-fetch-site")):
-            way = "behind a proxy, let it pass on the Host header"
-            return 403, f"pages from {_quoted(origin)} may not use this service; {way}"
+            way = "behind a proxy, configure it to forward the Host header"
+            return 403, f"origin {_quoted(origin)} is not allowed; {way}"
         if self.token is not None and path not in OPEN:
             kind, _, sent_token = headers.get(b"authorization", "").partition(" ")
             right = hmac.compare_digest(sent_token.strip().encode("latin-1"), self.token)
             if kind.lower() != "bearer" or not right:
-                return 401, "send the token of the service as `Authorization: Bearer TOKEN`"
+                return 401, "missing or invalid token: send it as `Authorization: Bearer TOKEN`"
         return None
 
     def _allowed(self, host: str) -> bool:
-        """Whether a Host header names us: a page that rebinds its own name to our address has another one."""
+        """Return whether a Host header is allowed. This prevents DNS rebinding by other websites."""
         try:
             name = urlsplit(f"//{host}").hostname
         except ValueError:
@@ -294,10 +296,10 @@ class Guard:
 
 
 def _is_own(origin: str, host: str, site: str | None) -> bool:
-    """Whether a request comes from the service's own page.
+    """Return whether a request comes from the service's own page.
 
-    Where a browser sends Sec-Fetch-Site, it has compared the origins itself, and a proxy that changes Host does not
-    matter. Otherwise Origin and Host must have the same name and port. The scheme cannot be compared: a proxy may end
+    If the browser sends Sec-Fetch-Site, it has already compared the origins, even behind a proxy that changes Host.
+    Otherwise, Origin and Host must have the same name and port. The schemes may differ, because a proxy may terminate
     TLS.
     """
     if site is not None:
@@ -311,7 +313,7 @@ def _is_own(origin: str, host: str, site: str | None) -> bool:
 
 
 def _log(scope: "Scope", status: str, started: float) -> None:
-    """Add a line to the access log: no query and no header, which may have secrets."""
+    """Write a line to the access log, without query and headers, which may contain secrets."""
     client = scope["client"][0] if scope.get("client") else "-"
     path = quote(scope["path"], errors="replace")[:LONGEST_PATH]
     access.info(
@@ -343,7 +345,7 @@ async def _send(send: "Send", status: int, message: str) -> None:
 
 
 def describe(predictor: Predictor) -> dict[str, Any]:
-    """Return what an answer says of the model; the threshold is on the scale of the scores."""
+    """Describe the model for responses. The threshold is on the scale of the scores."""
     threshold, score = predictor.threshold, predictor.score
     return {
         "score": score.name,
@@ -357,17 +359,17 @@ def describe(predictor: Predictor) -> dict[str, Any]:
 
 
 def shift_gauges(shift: Shift) -> dict[str, tuple[float, str]]:
-    """Return the comparison of the most recent images as gauges: a value and its help text by name."""
+    """Return the drift estimates for recent images as gauges: value and help text by name."""
     return {
-        "medic_recent_images": (shift.samples, "The most recent images, which the values below describe."),
-        "medic_recent_accuracy": (shift.accuracy, "Their estimated accuracy, if all are of known classes."),
-        "medic_recent_unknown": (shift.unknown, "Their estimated share of unknown images."),
-        "medic_recent_p_value": (shift.p_value, "P-value of two-sample tests against held-out source images."),
+        "medic_recent_images": (shift.samples, "Number of recent images in the estimates below."),
+        "medic_recent_accuracy": (shift.accuracy, "Estimated accuracy on recent images, if all are known."),
+        "medic_recent_unknown": (shift.unknown, "Estimated share of unknown images among recent images."),
+        "medic_recent_p_value": (shift.p_value, "P-value of recent images against held-out source images."),
     }
 
 
 def describe_prediction(name: str, result: Prediction | BadImage, threshold: float | None) -> dict[str, Any]:
-    """Return an entry of an answer; a number that is not finite is null, because JSON has none."""
+    """Describe a prediction for a response. Non-finite numbers become null, because JSON does not support them."""
     if isinstance(result, BadImage):
         return {"name": name, "error": one_line(str(result))}
     return {
@@ -407,22 +409,22 @@ _MODEL = _object(
 _ANSWER = _object(predictions={"type": "array", "items": _PREDICTION}, model=_MODEL)
 _ERROR = _object(error=_TEXT)
 _FAILURES = {
-    400: "the body is empty, or the form is damaged or has no file", 401: "the token is missing or wrong",
+    400: "the body is empty, or the form is malformed or contains no files", 401: "missing or invalid token",
     403: "host or origin not allowed", 408: "the request did not arrive in time", 413: "too many bytes or images",
-    415: "not an image and not a form", 500: "a fault; the message has its number",
-    503: "the queue is full, or the service stops: try again after Retry-After seconds", 504: "no answer in time",
+    415: "neither an image nor a form", 500: "internal error; the message contains its number",
+    503: "queue full or service stopping: try again after Retry-After seconds", 504: "no answer in time",
 }  # fmt: skip
 
 
 def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Describe answers with an error of one line."""
+    """Return the OpenAPI descriptions of error responses."""
     return {status: {"description": _FAILURES[status], "content": _json(_ERROR)} for status in statuses}
 
 
 ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {"description": "a prediction per image; one that cannot be read has an error", "content": _json(_ANSWER)},
+    200: {"description": "one prediction per image, or an error if the image is unreadable", "content": _json(_ANSWER)},
     422: {
-        "description": "no image can be read, or the query is wrong",
+        "description": "no image is readable, or the query is invalid",
         "content": _json({"anyOf": [_ANSWER, _ERROR]}),
     },
     **failures(400, 408, 413, 415, 500, 503, 504),

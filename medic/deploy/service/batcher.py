@@ -1,4 +1,4 @@
-"""Micro-batches: images of many requests share a forward pass, behind a bounded queue."""
+"""Micro-batching: images from concurrent requests share forward passes, behind a bounded queue."""
 
 import asyncio
 import time
@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 
 class Full(Exception):
-    """The queue has no room for the images of a request, or the service stops."""
+    """The queue has no room for a request's images, or the service is stopping."""
 
 
 class _Decoded(NamedTuple):
-    """An image that waits for the model."""
+    """A decoded image that is waiting for the model."""
 
     pixels: Pixels
     top: int
@@ -32,10 +32,10 @@ class _Decoded(NamedTuple):
 
 
 class Batcher:
-    """Decides on images of concurrent requests. Use it with `async with`; leaving it answers what is queued.
+    """Classifies the images of concurrent requests. Use it with `async with`; on exit, it waits for queued images.
 
-    Images are decoded in a few threads. One more thread owns the model: it takes all images that are decoded, up to a
-    batch. While it computes, the next batch gathers, so that batches grow with the load.
+    A few threads decode images. A separate thread runs the model on all images decoded so far, up to the batch size.
+    The next batch fills up during the forward pass, so batches grow with the load.
     """
 
     def __init__(self, predictor: Predictor, limits: Limits, metrics: Metrics) -> None:
@@ -45,7 +45,7 @@ class Batcher:
         self.window = Window(predictor)
         self.batch_size = predictor.most(limits.batch_size)
         self.queued = 0
-        """Images that were accepted and are not answered."""
+        """Images accepted but not yet answered."""
         self._decoding = 0
         self._stopping = False
 
@@ -66,12 +66,12 @@ class Batcher:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def check_room(self, count: int) -> None:
-        """Raise `Full` if `count` more images cannot be accepted."""
+        """Raise `Full` if the queue has no room for `count` more images."""
         if self._stopping or self.queued + count > self.limits.queue:
             raise Full
 
     async def decide(self, images: Sequence[bytes], top: int) -> list[Prediction | BadImage]:
-        """Return the decisions on the images of a request, in order; all of them are accepted, or `Full` is raised."""
+        """Classify the images of a request, in order. Raises `Full` unless all of them fit into the queue."""
         self.check_room(len(images))
         self.queued += len(images)
         self._decoding += len(images)
@@ -79,7 +79,7 @@ class Batcher:
         tasks = [asyncio.create_task(self._decide(self._start(image), top)) for image in images]
         try:
             return await asyncio.gather(*tasks)
-        finally:  # the request may have run out of time
+        finally:  # the request may have timed out
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -88,11 +88,11 @@ class Batcher:
                 self._idle.set()
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
-        """Call a function in a thread that decodes."""
+        """Call a function in a decoding thread."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
     def _start(self, image: bytes) -> "asyncio.Future[Pixels | BadImage]":
-        """Start to decode an image; it counts as being decoded until that ends or is cancelled."""
+        """Start decoding an image, and count it as being decoded until it finishes or is cancelled."""
 
         def ended(_: object) -> None:
             self._decoding -= 1
@@ -110,7 +110,7 @@ class Batcher:
         return await answer
 
     async def _serve(self) -> None:
-        """Hand batches to the model, one at a time."""
+        """Run the model on batches, one at a time."""
         loop = asyncio.get_running_loop()
         while True:
             batch = [await self._decoded.get()]
@@ -121,11 +121,11 @@ class Batcher:
                         batch.append(await self._decoded.get())
                 except TimeoutError:
                     break
-            if batch := [image for image in batch if not image.answer.done()]:  # a request may have run out of time
+            if batch := [image for image in batch if not image.answer.done()]:  # requests may have timed out
                 started = time.perf_counter()
                 try:
                     predictions = await loop.run_in_executor(self._model, self._forward, batch)
-                except Exception as error:  # whatever the model or the device raises is of these requests alone
+                except Exception as error:  # an error in the model or the device affects only these requests
                     for image in batch:
                         if not image.answer.done():
                             image.answer.set_exception(error)

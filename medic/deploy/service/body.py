@@ -1,4 +1,4 @@
-"""The body of a request as images: read with a limit, and taken apart outside the event loop."""
+"""Read request bodies with size limits, and parse them into images outside the event loop."""
 
 import asyncio
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 FIELD = "files"
 LINGER = 1.0
-"""Seconds for which the rest of a body is discarded before its connection is closed."""
+"""Seconds to spend discarding the rest of a body before closing the connection."""
 LONGEST_NAME = 200
 
 
 class Refused(Exception):
-    """A request that is answered with an error: an HTTP status and one line."""
+    """An error response: an HTTP status and a one-line message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -27,7 +27,7 @@ class Refused(Exception):
 
 
 class Upload(NamedTuple):
-    """An image of a request. The name is only shown."""
+    """An uploaded image. The name is only for display."""
 
     name: str
     data: bytes
@@ -35,13 +35,13 @@ class Upload(NamedTuple):
 
 @dataclass
 class Bodies:
-    """Reads bodies; all that are held at a time have a limit too."""
+    """Reads request bodies, and limits the total size of all bodies held in memory."""
 
     limits: Limits
     held: int = 0
 
     async def read(self, request: "Request", body: bytearray) -> None:
-        """Append the body of a request to `body`; call `release` when the request ends."""
+        """Append a request's body to `body`. Call `release` when the request ends."""
         declared = request.headers.get("content-length", "")
         if declared.isdecimal() and int(declared[:20]) > self.limits.bytes:
             raise self._too_large()
@@ -54,18 +54,18 @@ class Bodies:
             self.held += len(chunk)
 
     def release(self, body: bytearray) -> None:
-        """Forget a body that was read."""
+        """Free a body."""
         self.held -= len(body)
         body.clear()
 
     def _too_large(self) -> Refused:
-        return Refused(413, f"the request has more than {self.limits.bytes:,} bytes: send fewer or smaller images")
+        return Refused(413, f"the request is larger than {self.limits.bytes:,} bytes: send fewer or smaller images")
 
 
 async def discard(receive: "Receive") -> None:
-    """Discard the rest of a body, for a while.
+    """Discard the rest of a body for up to `LINGER` seconds.
 
-    A connection that is closed with unread bytes is reset, and the client may lose the answer that was sent before.
+    Closing a connection with unread bytes resets it, and the client may then lose the response it was sent.
     """
     try:
         async with asyncio.timeout(LINGER):
@@ -76,19 +76,19 @@ async def discard(receive: "Receive") -> None:
 
 
 def split(body: bytearray, kind: str, limits: Limits) -> list[Upload]:
-    """Return the images of a body: those of a form, or one that is the body itself."""
+    """Parse a body into images: the files of a form, or a single image."""
     name = kind.partition(";")[0].strip().lower()
     if name == "multipart/form-data":
         uploads = _parts(bytes(body), kind, limits)
         if not uploads:
-            raise Refused(400, f"the form has no file: send images in the field {FIELD!r}")
+            raise Refused(400, f"the form contains no files: send images in the field {FIELD!r}")
         return uploads
     if name.startswith("image/") or name in ("", "application/octet-stream"):
         if not body:
             raise Refused(400, "the body is empty: send an image")
         return [Upload("image", bytes(body))]
     expected = "multipart/form-data, image/* or application/octet-stream"
-    raise Refused(415, f"Content-Type {_quoted(name)}: expected {expected}")
+    raise Refused(415, f"unsupported Content-Type {_quoted(name)}: expected {expected}")
 
 
 def _parts(body: bytes, kind: str, limits: Limits) -> list[Upload]:
@@ -106,7 +106,7 @@ def _parts(body: bytes, kind: str, limits: Limits) -> list[Upload]:
 
     def begin() -> None:
         if len(uploads) == limits.files:
-            raise Refused(413, f"the request has more than {limits.files} images: send fewer at a time")
+            raise Refused(413, f"the request contains more than {limits.files} images: send fewer at a time")
         headers.clear()
         data.clear()
 
@@ -116,7 +116,7 @@ def _parts(body: bytes, kind: str, limits: Limits) -> list[Upload]:
         if field != FIELD or b"filename" not in options:
             part_type = "file" if b"filename" in options else "text"
             raise Refused(
-                400, f"the form has a {part_type} in the field {_quoted(field)}: send images in the field {FIELD!r}"
+                400, f"unexpected {part_type} in form field {_quoted(field)}: send images in the field {FIELD!r}"
             )
         uploads.append(Upload(options[b"filename"].decode("utf-8", "replace")[:LONGEST_NAME], bytes(data)))
 
@@ -124,7 +124,7 @@ def _parts(body: bytes, kind: str, limits: Limits) -> list[Upload]:
     try:
         boundary = parse_options_header(kind)[1].get(b"boundary")
         if not boundary:
-            raise Refused(400, "Content-Type multipart/form-data lacks its boundary")
+            raise Refused(400, "Content-Type multipart/form-data requires a boundary")
         callbacks: Mapping[str, object] = {
             "on_part_begin": begin,
             "on_header_field": lambda text, start, stop: name.extend(text[start:stop]),
@@ -138,12 +138,12 @@ def _parts(body: bytes, kind: str, limits: Limits) -> list[Upload]:
         parser.write(body)
         parser.finalize()
     except FormParserError as error:
-        raise Refused(400, "the form is damaged: send multipart/form-data") from error
+        raise Refused(400, "malformed form: send valid multipart/form-data") from error
     if not ended:
-        raise Refused(400, "the form is cut off: its last boundary is missing")
+        raise Refused(400, "incomplete form: the final boundary is missing")
     return uploads
 
 
 def _quoted(text: str) -> str:
-    """Return a client's text as it may be part of a line."""
+    """Quote a client's text for a one-line message."""
     return one_line(repr(text[:LONGEST_NAME]))

@@ -1,4 +1,4 @@
-"""The limits of the service, which keep its memory and the time of a request bounded."""
+"""Service limits, which bound memory use and request time."""
 
 import os
 from dataclasses import dataclass
@@ -6,29 +6,29 @@ from dataclasses import dataclass
 from medic.errors import MedicError
 
 BODIES = 8
-"""Request bodies of the largest size that are held at a time; beyond, requests are answered with 503."""
+"""Maximum number of full-size request bodies held in memory. Beyond this, requests are answered with 503."""
 DECODERS = min(4, os.cpu_count() or 1)
-"""Threads that decode. Each may hold one image of `Limits.pixels`, at up to 20 bytes per pixel."""
+"""Number of decoding threads. Each may hold one image of `Limits.pixels`, at up to 20 bytes per pixel."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one request, and of all requests together."""
+    """Limits for a single request and for all requests together."""
 
     bytes: int = 32 * 2**20
-    """Bytes of the body of a request."""
+    """Maximum request size in bytes."""
     files: int = 64
-    """Images in a request."""
+    """Maximum number of images per request."""
     pixels: int = 50_000_000
-    """Height × width of an image."""
+    """Maximum height × width of an image."""
     seconds: float = 30.0
-    """Time from the headers of a request to its answer."""
+    """Request timeout in seconds, from headers to response."""
     queue: int = 256
-    """Images of all requests that were accepted and are not answered."""
+    """Maximum number of images, over all requests, that are accepted but not yet answered."""
     batch_size: int = 32
-    """Images in a forward pass."""
+    """Maximum number of images per forward pass."""
     wait: float = 0.005
-    """Seconds that a batch waits for images that are being decoded."""
+    """Maximum seconds that a batch waits for images that are still being decoded."""
 
     def __post_init__(self) -> None:
         options = {
@@ -37,11 +37,11 @@ class Limits:
         }  # fmt: skip
         for name, option in options.items():
             if not getattr(self, name) > 0:
-                raise MedicError(f"{option} {getattr(self, name)}: give a number above 0")
+                raise MedicError(f"{option} must be a number above 0, got {getattr(self, name)}")
         if not 0 <= self.wait <= 10:
-            raise MedicError(f"--wait-ms {1000 * self.wait:g}: give 0 to 10000")
+            raise MedicError(f"--wait-ms must be from 0 to 10000, got {1000 * self.wait:g}")
         if self.queue < self.files:
             raise MedicError(
-                f"--queue {self.queue} is less than --max-files {self.files}: "
-                "a request of that many images could never be accepted; raise --queue or lower --max-files"
+                f"--queue must be at least --max-files, {self.files}, got {self.queue}: otherwise a full request is "
+                "never accepted; raise --queue or lower --max-files"
             )

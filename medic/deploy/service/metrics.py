@@ -1,4 +1,4 @@
-"""Counters and histograms, written as Prometheus reads them."""
+"""Counters and histograms in Prometheus text format."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,19 +10,19 @@ IMAGES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 @dataclass
 class Counter:
-    """Counts per value of one label. Values are ours, never a client's, so that their number is bounded."""
+    """Counts per value of one label. Clients cannot choose the values, so their number is bounded."""
 
     label: str
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, value: str, count: int = 1) -> None:
-        """Add to the count of a value."""
+        """Increase the count of a value."""
         self.counts[value] = self.counts.get(value, 0) + count
 
 
 @dataclass
 class Histogram:
-    """Counts of observed values per bucket, and their sum."""
+    """Counts of observed values per bucket, and the sum of the values."""
 
     limits: Sequence[float]
     total: float = 0.0
@@ -31,14 +31,14 @@ class Histogram:
         self.counts = [0] * (len(self.limits) + 1)
 
     def observe(self, value: float) -> None:
-        """Count a value."""
+        """Record a value."""
         self.counts[bisect_left(self.limits, value)] += 1
         self.total += value
 
 
 @dataclass
 class Metrics:
-    """Counters and latencies since the start of the service. Only the event loop writes them."""
+    """Counters and latencies since the service started. Only the event loop updates them."""
 
     requests: Counter = field(default_factory=lambda: Counter("status"))
     images: Counter = field(default_factory=lambda: Counter("outcome"))
@@ -47,13 +47,13 @@ class Metrics:
     batches: Histogram = field(default_factory=lambda: Histogram(IMAGES))
 
     def text(self, gauges: Mapping[str, tuple[float, str]]) -> str:
-        """Return all metrics; `gauges` maps a name to its value and its help."""
+        """Return all metrics as text. `gauges` maps names to value and help text."""
         lines = [
-            *_counter("medic_requests_total", "Answers by HTTP status.", self.requests),
+            *_counter("medic_requests_total", "Responses by HTTP status.", self.requests),
             *_counter("medic_images_total", "Images by outcome: known, unknown or error.", self.images),
-            *_histogram("medic_request_seconds", "Time from headers to answer of POST /predict.", self.seconds),
-            *_histogram("medic_forward_seconds", "Time of a forward pass with its decisions.", self.forward),
-            *_histogram("medic_batch_images", "Images in a forward pass.", self.batches),
+            *_histogram("medic_request_seconds", "Time from headers to response for POST /predict.", self.seconds),
+            *_histogram("medic_forward_seconds", "Time per forward pass, including decisions.", self.forward),
+            *_histogram("medic_batch_images", "Images per forward pass.", self.batches),
         ]
         for name, (value, text) in gauges.items():
             lines += [*_head(name, text, "gauge"), f"{name} {value:g}"]

@@ -1,4 +1,4 @@
-"""The page of the service: one HTML file with its style and script inside, which asks for nothing but decisions."""
+"""The service's web page: one self-contained HTML file that only sends requests to `/predict`."""
 
 import base64
 import hashlib
@@ -10,9 +10,9 @@ from typing import Any
 
 
 def make_page(data: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the page, and the content security policy that allows its own style and script alone.
+    """Return the page and a content security policy that allows only its own style and script.
 
-    `data` reaches the script as JSON.
+    `data` is passed to the script as JSON.
     """
     html = (files("medic.deploy.service") / "page.html").read_text(encoding="utf-8")
     digests = {}

@@ -1,4 +1,4 @@
-"""The service as a Ray Serve deployment: replicas of the same application on the machines of a cluster."""
+"""The service as a Ray Serve deployment, with replicas on the machines of a cluster."""
 
 import signal
 import threading
@@ -13,7 +13,7 @@ from medic.errors import lacking
 def make_deployment(
     path: Path, device: str, limits: Limits, token: str | None, hosts: Sequence[str], replicas: int
 ) -> Any:
-    """Return the application for `ray.serve.run`; every replica loads the model from `path`, which all machines see."""
+    """Return the application for `ray.serve.run`. Every replica loads the model from `path`, a shared folder."""
     serve = _serve()
 
     def build() -> Any:
@@ -30,7 +30,7 @@ def make_deployment(
 
 
 def run(application: Any, host: str, port: int, ready: Callable[[], None]) -> None:
-    """Serve on the Ray that this process is connected to, until SIGTERM or SIGINT."""
+    """Serve on the connected Ray cluster until SIGTERM or SIGINT."""
     serve = _serve()
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -41,7 +41,7 @@ def run(application: Any, host: str, port: int, ready: Callable[[], None]) -> No
         ready()
         stopped.wait()
     finally:
-        serve.delete("medic")  # replicas answer what they have accepted; other applications of the cluster stay
+        serve.delete("medic")  # replicas finish accepted requests; other applications keep running
 
 
 def _serve() -> Any:

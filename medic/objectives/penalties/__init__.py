@@ -1,6 +1,6 @@
-"""Penalties, one file each: terms that are added to the mean risk of a step.
+"""Penalties: terms added to the mean risk of a step, one file each.
 
-A file of this folder is imported with it; its penalty registers itself by its name.
+Importing this package imports every file in the folder, and each file registers its penalty.
 """
 
 import pkgutil

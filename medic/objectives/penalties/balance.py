@@ -1,4 +1,4 @@
-"""Equal output activation: one-vs-all classifiers that accept as readily as they reject."""
+"""Balance penalty: one-vs-all classifiers that accept as readily as they reject."""
 
 from dataclasses import dataclass
 
@@ -13,17 +13,17 @@ from medic.utils.parts import hyperparameter
 
 @dataclass(eq=False)
 class Balance(Penalty, name="balance"):
-    """λ mean_c (mean_{y=c} q_c + mean_{y≠c} q_c - 1)² over the classes c with samples on both sides.
+    """λ mean_c (mean_{y=c} q_c + mean_{y≠c} q_c - 1)² over all classes c with positive and negative samples.
 
-    Our reading of option (iii) of the paper's ablation, which gives no formula: the balance its discussion asks for,
-    squared.
+    The paper gives no formula for option (iii) of its ablation. This penalty is our interpretation: it squares the
+    imbalance that the paper discusses.
     """
 
     weight: float = hyperparameter(1.0)
     needs = ("ova",)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """Measure the imbalance of the one-vs-all outputs of a step."""
+        """Compute the imbalance of a step's one-vs-all outputs."""
         q = output.log_odds().sigmoid()
         own = functional.one_hot(step.y, q.shape[1]).to(q)
         positives, negatives = own.sum(0), (1 - own).sum(0)

@@ -1,4 +1,4 @@
-"""CORAL (Sun and Saenko 2016) between all pairs of domains, as DomainBed has it."""
+"""CORAL (Sun and Saenko 2016) between all pairs of domains, as in DomainBed."""
 
 import itertools
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from medic.utils.parts import hyperparameter, log10
 
 @dataclass(eq=False)
 class Coral(Penalty, name="coral"):
-    """γ times the mean squared difference of feature means, plus that of covariances, averaged over pairs of tasks."""
+    """γ times the mean squared differences of feature means and of covariances, averaged over pairs of tasks."""
 
     gamma: float = hyperparameter(1.0, search=log10("mmd_gamma", -1, 1))
     compares_tasks = True
@@ -23,9 +23,9 @@ class Coral(Penalty, name="coral"):
     min_samples = 2
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """Compare the features of every pair of tasks; a single task has penalty 0."""
+        """Compare the features of each pair of tasks. The penalty of a single task is 0."""
         if min(step.sizes) < 2:
-            raise MedicError(f"CORAL needs at least two samples per task, not {min(step.sizes)}: raise batch_size")
+            raise MedicError(f"CORAL requires at least two samples per task, got {min(step.sizes)}: raise batch_size")
         moments = [(z.mean(0), covariance(z)) for z in split_features(output, step)]
         pairs = [
             (mean - other_mean).square().mean() + (spread - other_spread).square().mean()
@@ -35,6 +35,9 @@ class Coral(Penalty, name="coral"):
 
 
 def covariance(z: Tensor) -> Tensor:
-    """Return the unbiased covariance (F, F) of features (N, F); `torch.cov` would synchronise with the GPU."""
+    """Return the unbiased covariance, of shape (F, F), of features of shape (N, F).
+
+    Unlike `torch.cov`, this function does not synchronise with the GPU.
+    """
     centred = z - z.mean(0)
     return centred.T @ centred / (len(z) - 1)

@@ -1,4 +1,4 @@
-"""GroupDRO (Sagawa et al. 2020): domains with a larger loss weigh more."""
+"""GroupDRO (Sagawa et al. 2020): domains with a larger loss get a larger weight."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ from medic.utils.parts import hyperparameter, log10
 
 @dataclass(eq=False)
 class GroupDro(Penalty, name="groupdro"):
-    """Σ_d q_d L_d in place of the mean risk, where q_d ← q_d exp(η L_d), normalised, at every step."""
+    """Σ_d q_d L_d instead of the mean risk. Each step updates q_d ← q_d exp(η L_d) and normalises q."""
 
     eta: float = hyperparameter(1e-2, search=log10("groupdro_eta", -3, -1))
     shares: Tensor | None = field(init=False)
@@ -24,14 +24,14 @@ class GroupDro(Penalty, name="groupdro"):
         self.register_buffer("shares", None)
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
-        """Start with equal weights of the tasks."""
+        """Initialise the task weights equally."""
         self.shares = torch.full((setup.tasks,), 1 / setup.tasks)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """Return the weighted risk minus the mean one; the tasks (m,) must keep their order."""
+        """Return the weighted risk minus the mean risk. Task risks, of shape (m,), must keep their order."""
         if self.shares is None:
             self.shares = torch.full_like(tasks, 1 / len(tasks))
-        # In logarithms, because the product of exponentials overflows for a large loss.
+        # Use logarithms: the product of exponentials overflows for a large loss.
         shares = (self.shares.to(tasks).log() + self.eta * tasks.detach()).softmax(0)
         self.shares.copy_(shares)
         return ((shares - 1 / len(tasks)) * tasks).sum()

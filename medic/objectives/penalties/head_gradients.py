@@ -1,7 +1,8 @@
-"""Penalties on the gradients of the closed-set head: Fishr, HGP, Hutchinson.
+"""Penalties on the gradients of the closed-set head: Fishr, HGP and Hutchinson.
 
-The head is linear: with z̃ = (z, 1), p = softmax and e = p - onehot(y), the gradient of a sample's cross-entropy by
-weights and bias is e z̃ᵀ (C, F + 1), so that no per-sample gradient has to be computed.
+All three require a linear head. With z̃ = (z, 1), p = softmax(logits) and e = p - onehot(y), the gradient of a sample's
+cross-entropy with respect to weights and bias is e z̃ᵀ, of shape (C, F + 1). This closed form makes per-sample backward
+passes unnecessary.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from medic.utils.parts import hyperparameter, log10, uniform
 
 
 def _samples(output: Output, step: Step) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return p (N, C), e (N, C) and z̃ (N, F + 1) of every task."""
+    """Return p and e of shape (N, C), and z̃ of shape (N, F + 1), for each task."""
     p = output.logits.softmax(1)
     e = p - functional.one_hot(step.y, p.shape[1])
     extended = [functional.pad(z, (0, 1), value=1.0) for z in split_features(output, step)]
@@ -28,10 +29,10 @@ def _samples(output: Output, step: Step) -> list[tuple[Tensor, Tensor, Tensor]]:
 
 @dataclass(eq=False)
 class Fishr(Penalty, name="fishr"):
-    """Fishr (Rame et al. 2022): λ times the spread, over domains, of the variance of the head's gradients.
+    """Fishr (Rame et al. 2022): λ times the variance across domains of the gradient variances of the head.
 
-    The variances are averaged over iterations, E ← γ E + (1 - γ) v, and used as E / (1 - γ), without bias correction.
-    The penalty starts at step `anneal`.
+    The gradient variances v are averaged over iterations, E ← γ E + (1 - γ) v, and used as E / (1 - γ), without bias
+    correction. The penalty starts at step `anneal`.
     """
 
     weight: float = hyperparameter(1000.0, search=log10("lambda", 1, 4))
@@ -53,18 +54,18 @@ class Fishr(Penalty, name="fishr"):
         return self.anneal or None
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
-        """Start with averages of 0 for every task; without known sizes, the first step does."""
+        """Initialise the averages with 0. If the model's sizes are unknown, the first step does this."""
         if not lacks(model, "sizes"):
             self.variances = torch.zeros(setup.tasks, model.classes, model.features + 1)  # type: ignore[call-overload, operator]
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        """Allocate averages that the first step would allocate, if the state has them."""
+        """Allocate the averages before loading them, if they are part of the state."""
         if self.variances is None and f"{prefix}variances" in state:
             self.variances = torch.zeros_like(state[f"{prefix}variances"])
         super()._load_from_state_dict(state, prefix, *arguments)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """Compare the tasks, which must keep their order."""
+        """Compare the gradient variances of the tasks. Tasks must keep their order."""
         variances = torch.stack([self._variance(e, z) for _, e, z in _samples(output, step)])
         if self.variances is None:
             self.variances = torch.zeros_like(variances)
@@ -76,14 +77,14 @@ class Fishr(Penalty, name="fishr"):
 
     @staticmethod
     def _variance(e: Tensor, z: Tensor) -> Tensor:
-        """Return mean_n (g_n - mean g)² (C, F + 1) of g_n = e_n z_nᵀ."""
+        """Return mean_n (g_n - mean g)², of shape (C, F + 1), for g_n = e_n z_nᵀ."""
         return (e.square().T @ z.square() - (e.T @ z).square() / len(z)) / len(z)
 
 
 class _HessianAlignment(Penalty):
-    """α mean_d ‖h_d - h̄‖² + β mean_d ‖g_d - ḡ‖²: the head's gradients g, and a function h of its Hessian.
+    """α mean_d ‖h_d - h̄‖² + β mean_d ‖g_d - ḡ‖², with the head's gradients g and a function h of its Hessian.
 
-    ḡ and h̄ are those of the mean risk, and constants.
+    ḡ and h̄ belong to the mean risk and are treated as constants.
     """
 
     alpha: float
@@ -92,7 +93,7 @@ class _HessianAlignment(Penalty):
     needs = ("features",)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """Compare every task with the mean of all tasks."""
+        """Compare each task with the mean of all tasks."""
         samples = _samples(output, step)
         gradients = [e.T @ z / len(z) for _, e, z in samples]
         mean = torch.stack(gradients).mean(0)
@@ -104,7 +105,7 @@ class _HessianAlignment(Penalty):
         )
 
     def curvature(self, samples: list[tuple[Tensor, Tensor, Tensor]], gradient: Tensor) -> Tensor:
-        """Return the function h (C, F + 1) of the Hessian of the tasks' mean risk, given its gradient."""
+        """Return h, of shape (C, F + 1), for the mean risk of these samples and its gradient."""
         raise NotImplementedError
 
 
@@ -127,10 +128,11 @@ def _hessian_product(p: Tensor, z: Tensor, direction: Tensor) -> Tensor:
 
 @dataclass(eq=False)
 class Hutchinson(_HessianAlignment, name="hutchinson"):
-    """Hutchinson (Hemati et al. 2023): h is the diagonal of the Hessian, exact or estimated by random signs.
+    """Hutchinson (Hemati et al. 2023): h is the diagonal of the Hessian, exact or estimated with random signs.
 
-    With `probes` R > 0 it is mean_r ξ_r ∘ H ξ_r with ξ of ±1, whose error has the variance Σ_{j≠i} H_ij² / R; the
-    authors use 300. With 0 it is exact, which a linear head allows: mean_n p (1 - p) z̃².
+    `probes` is the number R of random sign vectors ξ in the estimate mean_r ξ_r ∘ H ξ_r, whose error has variance
+    Σ_{j≠i} H_ij² / R. The authors use 300. With `probes=0`, the diagonal is exact, which is possible for a linear
+    head: mean_n p (1 - p) z̃².
     """
 
     alpha: float = hyperparameter(1e-3, search=log10("penalty_alpha", 1, 4))
@@ -138,7 +140,7 @@ class Hutchinson(_HessianAlignment, name="hutchinson"):
     probes: int = hyperparameter(0)
 
     def curvature(self, samples: list[tuple[Tensor, Tensor, Tensor]], gradient: Tensor) -> Tensor:
-        """Return the diagonal (C, F + 1)."""
+        """Return the diagonal of the Hessian, of shape (C, F + 1)."""
         if not self.probes:
             return torch.stack([(p * (1 - p)).T @ z.square() / len(z) for p, _, z in samples]).mean(0)
         total = torch.zeros_like(gradient)

@@ -1,4 +1,4 @@
-"""MIRO (Cha et al. 2022): features that stay near those of the network before training."""
+"""MIRO (Cha et al. 2022): features that stay close to the pretrained features."""
 
 import copy
 import math
@@ -17,14 +17,15 @@ from medic.utils.outputs import Output
 from medic.utils.parts import hyperparameter
 
 LEAST = 1e-5
-"""The least variance."""
+"""Minimum variance."""
 
 
 @dataclass(eq=False)
 class Miro(Penalty, name="miro"):
-    """λ Σ_l ½ mean[(f_l - f⁰_l)² / s_l + log s_l] over the stem and the stages l, f⁰ the maps before training.
+    """λ Σ_l ½ mean[(f_l - f⁰_l)² / s_l + log s_l] over the stem and the stages l, with f⁰ the maps before training.
 
-    Variances s_l = softplus(b_l) + 1e-5 are learnt per channel, at 10 times the learning rate. Batch norm is frozen.
+    The variances s_l = softplus(b_l) + 1e-5 are learnt per channel, with 10 times the learning rate. Batch norm is
+    frozen.
     """
 
     weight: float = hyperparameter(0.1, on={"pacs": 0.01, "vlcs": 0.01})
@@ -40,9 +41,9 @@ class Miro(Penalty, name="miro"):
         self.spreads = nn.ParameterList()
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
-        """Keep a copy of the model before training, and let both return their maps."""
+        """Copy the untrained model, and make both models return their feature maps."""
         if not hasattr(model, "tap"):
-            raise MedicError(f"penalty 'miro' needs the maps of a model's stages: {type(model).__name__} has no tap()")
+            raise MedicError(f"penalty 'miro' requires a model with a method tap(): add it to {type(model).__name__}")
         self.reference = copy.deepcopy(model).eval().requires_grad_(False)
         self.reference.tap(always=True)  # type: ignore[operator]
         channels: tuple[int, ...] = model.tap()  # type: ignore[operator]
@@ -50,10 +51,10 @@ class Miro(Penalty, name="miro"):
         self.spreads.extend(nn.Parameter(torch.full((count, 1, 1), start)) for count in channels)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """Compare the maps of a step with those of the network before training."""
+        """Compare the feature maps of a step with the maps from before training."""
         if self.reference is None or output.stages is None:
             raise MedicError("penalty 'miro' is not prepared: call objective.prepare(model, setup) before training")
-        now = output.stages[0].dtype  # the reference computes in the same precision, so that both start equal
+        now = output.stages[0].dtype  # same precision for the reference, so that both start equal
         with torch.no_grad(), torch.autocast(step.x.device.type, torch.bfloat16, enabled=now == torch.bfloat16):
             before = Output.of(self.reference(step.x)).stages or ()
         terms = []

@@ -1,4 +1,7 @@
-"""L2OT (Li et al. 2025): classes whose features are far apart. Our reading: neither code nor formulas are public."""
+"""L2OT (Li et al. 2025): classes whose features are far apart.
+
+Our interpretation: neither code nor formulas are public.
+"""
 
 from dataclasses import dataclass
 
@@ -17,20 +20,20 @@ ROUNDS = 50
 
 @dataclass(eq=False)
 class Transport(Penalty, name="transport"):
-    """λ mean_{a<b} exp(-OT_ab), OT_ab the entropic transport between the unit features of two classes of a step.
+    """λ mean_{a<b} exp(-OT_ab), with OT_ab the entropic optimal transport between two classes in a step.
 
-    The cost is the squared distance; gradients flow through it, not through the plan.
+    The cost is the squared distance between normalised features. Gradients flow through the cost, not through the plan.
     """
 
     weight: float = hyperparameter(0.1)
     needs = ("features",)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """Measure how near the classes of a step are; 0 for fewer than two classes."""
+        """Compute how close the classes of a step are. Returns 0 for fewer than two classes."""
         unit = functional.normalize(torch.cat(split_features(output, step)))
         cost = (2 - 2 * unit @ unit.T).clamp(min=0)
         members = functional.one_hot(step.y, output.logits.shape[1]).bool().T
-        # Created on the device, because a CUDA graph cannot hold a copy from the host.
+        # Created on the device, because CUDA graphs do not allow copies from the host.
         pairs = torch.triu_indices(len(members), len(members), offset=1, device=cost.device)
         first, second = members[pairs[0]], members[pairs[1]]
         plan = transport_plan(cost.detach(), first, second)
@@ -40,11 +43,12 @@ class Transport(Penalty, name="transport"):
 
 
 def transport_plan(cost: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Compute the plans (P, N, N) between P pairs of equally weighted sets, masks (P, N), by Sinkhorn in logarithms.
+    """Compute transport plans of shape (P, N, N) between P pairs of sets, with Sinkhorn iterations in log space.
 
-    The plan of an empty set is 0.
+    `rows` and `columns` are masks of shape (P, N) that select the two sets of each pair. Elements of a set have equal
+    weights. The plan of an empty set is 0.
     """
-    lowest = torch.finfo(cost.dtype).min / 4  # not −∞, which would give NaN for an empty set
+    lowest = torch.finfo(cost.dtype).min / 4  # −∞ would produce NaN for an empty set
     allowed = rows[:, :, None] & columns[:, None, :]
     kernel = torch.where(allowed, -cost / SMOOTHING, lowest)
     log_rows = -rows.sum(1, keepdim=True).clamp(min=1).to(cost).log()

@@ -1,4 +1,4 @@
-"""V-REx (Krueger et al. 2021): the variance of domain risks."""
+"""V-REx (Krueger et al. 2021): the variance of the domain risks."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ from medic.utils.parts import hyperparameter, log10
 
 @dataclass(eq=False)
 class VRex(Penalty, name="vrex"):
-    """w · mean_d (L_d - mean L)², with w = 1 for the first `anneal` steps and `weight` from then on."""
+    """w · mean_d (L_d - mean L)², where w is 1 in the first `anneal` steps and `weight` afterwards."""
 
     weight: float = hyperparameter(10.0, search=log10("vrex_lambda", -1, 5))
     anneal: int = hyperparameter(500, search=log10("vrex_penalty_anneal_iters", 0, 4, whole=True))
@@ -30,7 +30,7 @@ class VRex(Penalty, name="vrex"):
         return self.anneal
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """Return the weighted variance of the task risks (m,)."""
+        """Return the weighted variance of task risks of shape (m,)."""
         weight = torch.where(self.updates >= self.anneal, self.weight, 1.0)
         self.updates += 1
         return weight * tasks.var(correction=0)

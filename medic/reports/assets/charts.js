@@ -1,5 +1,5 @@
 "use strict";
-// Small charts in SVG: their colours follow the page, and their text stays readable on a phone.
+// Small SVG charts that use the page's colours and stay readable on a phone.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -14,7 +14,7 @@ function make(tag, attributes = {}, ...children) {
   return node;
 }
 
-// A name in a table: long ones are cut off, and shown completely on hover.
+// A name in a table. Long names are truncated and shown in full on hover.
 function named(text) {
   return make("span", { class: "name", title: text }, text.trim() ? text : `“${text}”`);
 }
@@ -23,7 +23,7 @@ function percent(share, digits = 1) {
   return Number.isFinite(share) ? (100 * share).toFixed(digits) : "–";
 }
 
-// Round steps of 1, 2 or 5 between two ends.
+// Ticks at multiples of 1, 2 or 5 (times a power of ten) between two ends.
 function ticks(low, high, count = 5) {
   const span = high - low || 1;
   const power = 10 ** Math.floor(Math.log10(span / count));
@@ -41,7 +41,7 @@ function short(value) {
   return String(Number(value.toPrecision(4)));
 }
 
-// Draw again whenever the width changes.
+// Redraw whenever the width changes.
 function responsive(holder, draw) {
   let width = 0;
   const redraw = () => {
@@ -70,7 +70,7 @@ function scale(low, high, from, to, format = short, count = 5, choose = ticks) {
   return Object.assign(place, { ticks: choose(low, high, count), format, invert: (at) => low + ((at - from) / (to - from)) * (high - low) });
 }
 
-// Lines against a shared axis: series of {name, colour, dash, x, y}; the pointer reads values off. A null in y is a gap.
+// A line chart of series {name, colour, dash, x, y}. The pointer shows values; a null in y is a gap.
 function lineChart(holder, { title, series, x: xLabel, y: yLabel, range }) {
   const line = (s) => make("svg", { viewBox: "0 0 28 8" }, make("line", { x1: 0, x2: 28, y1: 4, y2: 4, stroke: s.colour, "stroke-width": 2, "stroke-dasharray": s.dash }));
   const legend = make("ul", { class: "legend" }, ...series.map((s) => make("li", {}, line(s), s.name)));

@@ -1,9 +1,9 @@
 "use strict";
-// The report of one run. Everything that depends on the threshold is computed here, from sorted confidences.
+// The report of one run. Everything that depends on the threshold is computed here from sorted confidences.
 
 const run = data();
 const parts = run.parts.map((part) => ({ ...part, values: floats(part.confidence) }));
-// Without a threshold every image is accepted, and no column "unknown" is shown.
+// Without a threshold, every image is accepted and the column "unknown" is hidden.
 const rejects = run.threshold !== null;
 const chosen = rejects ? floats(run.threshold)[0] : -Infinity;
 const state = { threshold: chosen, part: 0, kind: 0, label: "" };
@@ -12,12 +12,12 @@ floats(run.confidence).forEach((value, i) => { run.gallery[i].confidence = value
 
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 const isKnown = (label) => label < run.known;
-// The colour of a class whose images are decided correctly.
+// The colour of correct decisions for a class.
 const kindOf = (label) => (isKnown(label) ? "known" : "unknown");
-// The column of a correct decision.
+// The column of the correct decision for a class.
 const correct = (label) => (isKnown(label) ? label : run.known);
 
-// The number of confidences of a group that are at least the threshold.
+// The number of confidences in a group that reach the threshold.
 function accepted(part, group, threshold) {
   const [, , start, count] = group;
   let [low, high] = [start, start + count];
@@ -28,7 +28,7 @@ function accepted(part, group, threshold) {
   return start + count - low;
 }
 
-// Counts by true class and decision; the last column is "unknown".
+// Image counts by true class and decision. The last column is "unknown".
 function confusion(part, threshold) {
   const rows = run.classes.map(() => new Array(run.known + 1).fill(0));
   for (const group of part.groups) {
@@ -69,7 +69,7 @@ function numbers(part) {
   return found;
 }
 
-// Log-odds of round probabilities: evenly spaced ones in a narrow range, otherwise 0.5, 0.9, 0.99, ... and 0.1, 0.01, ...
+// Log-odds of round probabilities: evenly spaced in a narrow range, otherwise 0.5, 0.9, 0.99, ... and 0.1, 0.01, ...
 function probabilityTicks(low, high, count) {
   const [logit, sigmoid] = [(p) => Math.log(p / (1 - p)), (value) => 1 / (1 + Math.exp(-value))];
   if (high - low < 4 && Math.max(-low, high) < 5) return ticks(sigmoid(low), sigmoid(high), count).filter((p) => p > 0 && p < 1).map(logit);
@@ -81,7 +81,7 @@ function probabilityTicks(low, high, count) {
 
 const BINS = 60;
 
-// Shares of known and of unknown images in equal bins; the outer bins include everything beyond.
+// Shares of known and unknown images in equal bins. The outermost bins include out-of-range values.
 function histogram(part) {
   const sorted = part.values.filter(Number.isFinite).sort();
   const at = (share) => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))];
@@ -114,7 +114,7 @@ function thresholdChart() {
     const svg = make("svg", { height: 258, viewBox: `0 0 ${width} 258`, role: "img",
       "aria-label": "histogram of the score: known images above the line, unknown images below" });
     const x = scale(low, high, box.left, box.right, shown, Math.max(3, Math.floor(width / 110)), run.probability ? probabilityTicks : ticks);
-    // One axis for both: shares of known images go up, shares of unknown images go down.
+    // Both share one axis: known images go up, unknown images go down.
     const [most, least] = [Math.max(...bins.right.map((share, i) => share + bins.wrong[i])), -Math.max(...bins.unknown)];
     const y = scale(100 * least, 100 * most || 1, box.bottom, box.top, (value) => short(Math.abs(value)), 6);
     axes(svg, box, x, y, [`score ${run.score}${run.probability ? ", as a probability" : ""}`, "% of known images ↑, of unknown images ↓"]);
@@ -163,7 +163,7 @@ function tint(share, colour) {
 const WHOLE = 40;
 const MOST = 30;
 
-// The classes of the matrix: all, or those with the most errors, made or attracted.
+// The classes shown in the matrix: all of them, or those with the most errors in their row and column.
 function confused(rows) {
   const present = rows.map((row, label) => label).filter((label) => sum(rows[label]));
   if (present.length <= WHOLE && run.known <= WHOLE) return { rows: present, columns: rows[0].map((_, column) => column).slice(0, run.known) };
@@ -193,7 +193,7 @@ function head(...titles) {
   return make("thead", {}, make("tr", {}, ...titles.map(([title, number]) => make("th", { scope: "col", class: number ? "number" : null }, title))));
 }
 
-// A cell with a share in percent and its bar.
+// A cell that shows a share in percent, with a bar.
 function barCell(share, colour) {
   return make("td", { class: "filled" }, make("div", {}, make("output", {}, Number.isFinite(share) ? `${percent(share, 0)}%` : "–"),
     make("span", { class: `bar ${colour}` }, make("i", { style: `width:${Number.isFinite(share) ? 100 * share : 0}%` }))));
@@ -239,7 +239,7 @@ const KINDS = [
 
 const ofKind = (kind, label, prediction) => isKnown(label) === kind.known && (label === prediction) === kind.right;
 
-// The number of images of a kind in a group at the threshold.
+// The number of images of a kind in a group at the current threshold.
 function counted(kind, part, group) {
   const kept = accepted(part, group, state.threshold);
   return kind.kept ? kept : group[3] - kept;

@@ -1,11 +1,11 @@
 "use strict";
-// The report of a folder of runs: a table to sort and filter, dot plots of it, and a comparison of two rows.
+// The report of a folder of runs: a table to sort and filter, dot plots, and a comparison of two rows.
 
 const all = data();
 let table = all.tables[0];
 const state = { metric: all.first, sort: null, descending: true, filter: "" };
 
-// The columns that are shown: targets by the chosen metric or, of a single one, all metrics.
+// The columns shown: all targets with the chosen metric or, for a single target, all metrics.
 function shown() {
   const [only, ...others] = table.columns;
   if (others.length) return table.columns.map((column) => ({ title: column, column, metric: all.metrics[state.metric] }));
@@ -46,7 +46,7 @@ function draw() {
   const rows = table.rows.filter((row) => row.label.toLowerCase().includes(state.filter));
   const order = (a, b) => {
     const [x, y] = [a, b].map((row) => (state.sort === -1 ? row.label : cellOf(row, columns[state.sort]).mean));
-    if (x === null || y === null) return (x === null) - (y === null); // rows without a number are last either way
+    if (x === null || y === null) return (x === null) - (y === null); // rows without a number always come last
     return (state.descending ? -1 : 1) * (x < y ? -1 : x > y ? 1 : 0);
   };
   if (state.sort !== null) rows.sort(order);
@@ -71,12 +71,12 @@ function draw() {
   dotPlots(rows, columns);
 }
 
-// The value of a metric for a model that guesses: by the number of known classes.
+// The value of a metric for random guessing, given the number of known classes.
 const CHANCE = { acc: (classes) => 100 / classes, oscr: (classes) => 50 / classes, auroc: () => 50 };
 const PANELS = 6;
 const NARROW = 5; // an axis of fewer percentage points would make noise look large
 
-// A dot plot per column of the table: all targets, or their average if there are many; of a single target the first metrics.
+// One dot plot per column: all targets, or their average if there are many. For a single target, the first metrics.
 function dotPlots(rows, columns) {
   const single = table.columns.length === 1;
   const panels = single ? columns.slice(0, 3) : columns.length > PANELS ? columns.slice(-1) : columns;
@@ -102,7 +102,7 @@ function dotPlot(rows, { column, metric }, title) {
   const ends = () => [Math.min(...values), Math.max(...values)];
   const span = () => Math.max(ends()[1] - ends()[0], metric.percent ? NARROW : 0) || 1;
   const guess = metric.key in CHANCE && classes.length === 1 ? CHANCE[metric.key](classes[0]) : null;
-  // Chance far from all values would leave no room for them.
+  // If chance is far from all values, showing it would squeeze them together.
   const chance = guess !== null && Math.min(...values) - guess <= span() ? guess : null;
   if (chance !== null) values.push(chance);
   const [middle, half] = [(ends()[0] + ends()[1]) / 2, 0.56 * span()];
@@ -136,7 +136,7 @@ function quantile(share, freedom) {
   return low;
 }
 
-// The differences of a metric over the trials that two rows share, by column.
+// The differences in a metric between two rows, for each trial that both have, by column.
 function differences(base, other, metric, columns = table.compared) {
   const byTrial = (row, column) => new Map(row.runs[column].map((number) => table.runs[number]).filter((run) => run.values[metric] !== null).map((run) => [run.trial, run.values[metric]]));
   return columns.map((column) => {
@@ -147,7 +147,7 @@ function differences(base, other, metric, columns = table.compared) {
 
 const LEAST = 3;
 
-// A paired t-test over the means of the columns, or over the seeds of a single column; of fewer than three pairs the difference alone.
+// A paired t-test over column means, or over the seeds of a single column. With fewer than three pairs, only the difference.
 function tested(columns) {
   const values = columns.length === 1 ? columns[0] : columns.map(mean);
   if (!values.length) return null;
@@ -161,7 +161,7 @@ function tested(columns) {
   return { difference, low: difference - half, high: difference + half, p, count: values.length, over };
 }
 
-// The row with the best mean of a column, if a test separates it from every other row, and its accuracy from chance.
+// The row with the best mean in a column, if tests separate it from every other row and its accuracy from chance.
 function leader({ column, metric }) {
   const sign = metric.lower ? -1 : 1;
   const rows = table.rows.filter((row) => row.cells[metric.key][column].mean !== null);
@@ -177,7 +177,7 @@ function leader({ column, metric }) {
 function compare() {
   const [base, other] = ["base", "other"].map((id) => table.rows[Number(document.getElementById(id).value)]);
   const holder = document.getElementById("comparison");
-  if (base === other) { holder.textContent = "Choose two rows."; return; }
+  if (base === other) { holder.textContent = "Choose two different rows."; return; }
   const found = all.metrics.map((metric, i) => ({ metric, ...tested(differences(base, other, i)) })).filter((one) => one.count);
   if (!found.length) { holder.textContent = "These rows have no runs with the same column and seed."; return; }
   const signed = (number) => `${number < 0 ? "−" : "+"}${Math.abs(number).toFixed(2)}`;
@@ -186,7 +186,7 @@ function compare() {
   const lines = found.map(({ metric, difference, low, high, p, count }) => make("tr", {}, make("th", { scope: "row" }, metric.title + (metric.lower ? " ↓" : "") + (count < most ? ` (${count})` : "")),
     ...[signed(difference), ...(few ? [] : [p === undefined ? "–" : `${signed(low)} … ${signed(high)}`, p === undefined ? "–" : p < 0.001 ? "< 0.001" : p.toFixed(3)])].map((cell) => make("td", { class: "number" }, cell))));
   const seeds = found.some((one) => one.over === "seeds");
-  const how = few ? `Fewer than three ${found[0].over} to compare, so there is no interval: train more ${found[0].over}` : `Paired t-test over ${most} ${seeds ? `seeds of one ${table.kind}: the interval does not cover other ${table.kind}s` : `${table.kind}s, each the mean over the seeds that both rows have`}`;
+  const how = few ? `An interval requires at least three ${found[0].over} to compare: train runs with more ${found[0].over}` : `Paired t-test over ${most} ${seeds ? `seeds of one ${table.kind}: the interval does not apply to other ${table.kind}s` : `${table.kind}s, each averaged over the seeds that both rows share`}`;
   const titles = ["", "difference", ...(few ? [] : ["95% interval", "p"])];
   holder.replaceChildren(make("p", {}, `${other.label} minus ${base.label}, in percentage points. ${how}.`),
     make("div", { class: "wide" }, make("table", {}, make("thead", {}, make("tr", {}, ...titles.map((title) => make("th", { scope: "col", class: "number" }, title)))), make("tbody", {}, ...lines))));

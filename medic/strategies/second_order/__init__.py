@@ -1,4 +1,4 @@
-"""Layers equal to torch's, but cheap to differentiate twice."""
+"""Replacements for torch layers that are cheap to differentiate twice."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from medic.strategies.second_order.normalisation import normalise
 
 
 def attend(*arguments: Any, **options: Any) -> torch.Tensor:
-    """Compute attention by matrix products: torch's fused kernels have no second derivative."""
+    """Compute attention with matrix products, because torch's fused kernels have no second derivative."""
     with sdpa_kernel(SDPBackend.MATH):
         return scaled_dot_product_attention(*arguments, **options)
 
@@ -24,11 +24,11 @@ REPLACEMENTS: Mapping[Any, Callable[..., Any]] = {
     nn.functional.batch_norm: normalise,
     scaled_dot_product_attention: attend,
 }
-"""Functions that replace torch's, with the same arguments."""
+"""Replacements by torch function. Each takes the same arguments as the original."""
 
 
 class CheapSecondDerivatives(TorchFunctionMode):
-    """Replaces, inside, layers whose second derivatives are expensive in torch; the values stay the same."""
+    """A context that replaces layers whose second derivatives are expensive in torch, without changing results."""
 
     def __torch_function__(
         self,
@@ -37,5 +37,5 @@ class CheapSecondDerivatives(TorchFunctionMode):
         arguments: tuple[Any, ...] = (),
         options: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call the replacement of a function, or the function itself."""
+        """Call the replacement of a function, or the function itself if it has none."""
         return REPLACEMENTS.get(function, function)(*arguments, **(options or {}))

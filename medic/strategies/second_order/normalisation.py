@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 TINY = 1e-20
-"""Replaces a factor of 0 in a division."""
+"""Replacement for zero factors in a division."""
 
 
 def normalise(
@@ -19,7 +19,10 @@ def normalise(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Compute `torch.nn.functional.batch_norm`, which handles evaluation mode and batches of one value per channel."""
+    """Compute `torch.nn.functional.batch_norm`, with a cheap second derivative.
+
+    Falls back to torch in evaluation mode, without weight or bias, and for one value per channel.
+    """
     statistics = running_mean, running_var
     if not training or weight is None or bias is None or input.numel() == input.shape[1]:
         return nn.functional.batch_norm(input, *statistics, weight, bias, training, momentum, eps)
@@ -28,7 +31,7 @@ def normalise(
 
 
 class _Normalise(torch.autograd.Function):
-    """y = w x̂ + b,   x̂ = s (x - μ),   μ and 1/s² the mean and the variance (plus ε) of each channel of x."""
+    """y = w x̂ + b with x̂ = s (x - μ), where μ and 1/s² are the mean and the variance (plus ε) of each channel."""
 
     @staticmethod
     def forward(
@@ -51,16 +54,17 @@ class _Normalise(torch.autograd.Function):
 
 
 class _Gradients(torch.autograd.Function):
-    """The gradients of ⟨g, y⟩: by x it is w B(g), B(g) = s (g - E[g] - x̂ E[g x̂]); by w it is Σ g x̂, by b Σ g.
+    """The gradients of ⟨g, y⟩ with respect to x, w and b.
 
-    E is the mean and Σ the sum over all of a channel. Of ⟨u, w B(g)⟩ + a Σ g x̂ + c Σ g the gradients are
+    They are w B(g) for x, with B(g) = s (g - E[g] - x̂ E[g x̂]), Σ g x̂ for w, and Σ g for b. E and Σ are the mean and
+    the sum over one channel. The second derivatives are the gradients of ⟨u, w B(g)⟩ + a Σ g x̂ + c Σ g:
 
-        by g   w B(u) + a x̂ + c
-        by w   M s K,   K = E[u g] - E[u] E[g] - E[u x̂] E[g x̂]
-        by x   B(h) - w s² K x̂,   h = p g + q u,   p = a - w s E[u x̂],   q = - w s E[g x̂]
+        for g   w B(u) + a x̂ + c
+        for w   M s K,   K = E[u g] - E[u] E[g] - E[u x̂] E[g x̂]
+        for x   B(h) - w s² K x̂,   h = p g + q u,   p = a - w s E[u x̂],   q = - w s E[g x̂]
 
-    where M is the number of values of a channel. This takes two passes that sum and three that write; torch's second
-    derivative takes 89.
+    M is the number of values per channel. This takes two passes that sum and three that write. Torch takes 89 passes
+    for the same derivatives.
     """
 
     @staticmethod
@@ -91,7 +95,7 @@ class _Gradients(torch.autograd.Function):
 
 
 def _sums(g: Tensor, x: Tensor, mu: Tensor) -> tuple[Tensor, Tensor]:
-    """Return Σ g and Σ g (x - μ) of every channel, with the type of μ (C,)."""
+    """Return Σ g and Σ g (x - μ) per channel, with the dtype and shape (C,) of μ."""
     if g.is_cuda:
         sums = torch.batch_norm_backward_reduce(g, x, mu, torch.ones_like(mu), None, True, False, False)
         return sums[0], sums[1]
@@ -100,7 +104,7 @@ def _sums(g: Tensor, x: Tensor, mu: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _combined(g: Tensor, alpha: Tensor, x: Tensor, mu: Tensor, beta: Tensor, gamma: Tensor) -> Tensor:
-    """Return α g + β (x - μ) + γ with factors per channel (C,), with the type of g (N, C, …)."""
+    """Return α g + β (x - μ) + γ, with the dtype and shape (N, C, …) of g. Factors have shape (C,)."""
     if g.is_cuda:  # torch has a kernel for α (g - γ' - (x - μ) β')
         alpha = torch.where(alpha.abs() < TINY, TINY, alpha)
         once = torch.ones(1, dtype=torch.int32, device=g.device)
@@ -112,5 +116,5 @@ def _combined(g: Tensor, alpha: Tensor, x: Tensor, mu: Tensor, beta: Tensor, gam
 
 
 def _column(values: Tensor, like: Tensor) -> Tensor:
-    """Reshape values per channel (C,) to broadcast over maps (N, C, …)."""
+    """Reshape per-channel values of shape (C,) to broadcast over maps of shape (N, C, …)."""
     return values.view(-1, *[1] * (like.dim() - 2))

@@ -1,7 +1,7 @@
-"""Executors: where the runs of a sweep execute.
+"""Executors, which determine where the runs of a sweep execute.
 
-The executor `name` is the subclass of `Executor` in the module `name` of this package; a new module adds an executor
-and its command-line options. These modules import torch and ray only when they start, so that help is fast.
+The executor `name` is the subclass of `Executor` in this package's module `name`. Adding a module adds an executor and
+its command-line options. The modules import torch and ray only when they start, so that `--help` stays fast.
 """
 
 import dataclasses
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from medic.sweeps.sweep import Job
 
 PATIENCE = 120.0
-"""Seconds that runs have to save a checkpoint after they were asked to stop."""
+"""Seconds that runs may take to save a checkpoint after a stop request."""
 
 Kind = Literal["done", "failed", "memory", "lost", "busy", "full", "queued"]
-"""The end of an attempt: `memory` if memory ran out, `lost` if its process or machine died, `busy` if another process
-has the run's lock, `full` if the disk is full, `queued` if a cluster executes the run later."""
+"""How an attempt ended: `memory` if it ran out of memory, `lost` if its process or machine died, `busy` if another
+process holds the run's lock, `full` if the disk is full, `queued` if a cluster will execute the run later."""
 
 
 class Outcome(NamedTuple):
-    """The end of one attempt to execute a run."""
+    """Outcome of one attempt to execute a run."""
 
     name: str
-    """Name of the run's directory."""
+    """Name of the run directory."""
     kind: Kind
     reason: str = ""
-    """One line; for `queued`, the cluster's job."""
+    """Reason in one line; for `queued`, the cluster job."""
     trace: str = ""
     """Traceback of an unexpected error."""
     seconds: float = 0.0
@@ -41,42 +41,42 @@ class Outcome(NamedTuple):
 
 @dataclass
 class Executor(ABC):
-    """Executes runs. Leaving its context on an error lets runs in progress save a checkpoint and stop."""
+    """Base class of executors. If the context exits with an error, runs in progress save a checkpoint and stop."""
 
     output: Path = Path("runs")
     device: str = "auto"
     jobs: int | None = None
-    """Number of runs at a time; None means as many as fit."""
+    """Number of runs at a time; None for as many as fit."""
 
     waits: ClassVar[bool] = True
-    """Whether the executor waits until runs end; only then can failed runs be retried."""
+    """Whether the executor waits for runs to end, which is required to retry failed runs."""
     losses: ClassVar[int] = 5
-    """How often a run is restarted whose process died: most often the run is not the cause."""
+    """How often to restart a run whose process died, since the run itself is rarely the cause."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if isinstance(value, int) and value < 1:
-                raise MedicError(f"--{name.replace('_', '-')} is {value}: give a whole number, 1 or more")
+                raise MedicError(f"--{name.replace('_', '-')} must be a whole number of at least 1, got {value}")
 
     @property
     @abstractmethod
     def slots(self) -> int:
-        """Number of runs that execute at a time, as far as it is known before the start."""
+        """Number of runs at a time, as far as it is known before the start."""
 
     @abstractmethod
     def submit(self, job: "Job") -> None:
-        """Start a run; at most `slots` runs are in progress."""
+        """Start a run. At most `slots` runs are in progress."""
 
     @abstractmethod
     def wait(self, seconds: float) -> list[Outcome]:
-        """Return the outcomes of runs that have ended; wait at most `seconds` for one."""
+        """Wait at most `seconds` for a run to end, and return the outcomes of all runs that have ended."""
 
     @abstractmethod
     def close(self, stop: bool) -> None:
-        """End all workers. With `stop`, runs in progress save a checkpoint first."""
+        """Shut down all workers. With `stop`, runs in progress save a checkpoint first."""
 
     def preview(self, jobs: Sequence["Job"]) -> str | None:
-        """Return the text that `--dry-run` prints instead of the list of runs, or None."""
+        """Return the text that `--dry-run` prints instead of the list of runs, or None for the list."""
         return None
 
     def __enter__(self) -> Self:
@@ -87,8 +87,8 @@ class Executor(ABC):
 
 
 def option(help: str, default: Any = None, **arguments: Any) -> Any:
-    """Declare a field of an executor as a command-line option; `arguments` are those of `add_argument`."""
-    on_line = list(default) if isinstance(default, tuple) else default  # which argparse can extend
+    """Declare an executor field as a command-line option; `arguments` are passed to `add_argument`."""
+    on_line = list(default) if isinstance(default, tuple) else default  # argparse extends lists only
     return dataclasses.field(default=default, metadata={"help": help, "default": on_line, **arguments})
 
 
@@ -98,7 +98,7 @@ def executor_names() -> list[str]:
 
 
 def executor_class(name: str) -> type[Executor]:
-    """Return the class of an executor."""
+    """Return an executor class by name."""
     check_choice("executor", name, executor_names())
     module = import_module(f"{__name__}.{name}")
     own = (value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__)
@@ -106,12 +106,12 @@ def executor_class(name: str) -> type[Executor]:
 
 
 def executor_options(name: str) -> dict[str, dict[str, Any]]:
-    """Return the options of an executor: the arguments of `add_argument` by name."""
+    """Return an executor's options: the arguments for `add_argument`, by option name."""
     return {field.name: dict(field.metadata) for field in dataclasses.fields(executor_class(name)) if field.metadata}
 
 
 def make_executor(name: str, jobs: int | None = None, **options: Any) -> Executor:
-    """Make an executor; options of other executors may be given if they are empty."""
+    """Create an executor. Options of other executors must be empty."""
     own = executor_options(name)
     for option, value in options.items():
         if value and option not in own:

@@ -1,4 +1,4 @@
-"""Runs in this process, one after the other: for short sweeps, and for a debugger."""
+"""Run sweeps in this process, one run after another: for short sweeps and for debugging."""
 
 import time
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Here(Executor):
-    """This process."""
+    """Executor that uses the current process."""
 
     _job: "Job | None" = field(default=None, init=False)
 
@@ -22,11 +22,11 @@ class Here(Executor):
         return 1
 
     def submit(self, job: "Job") -> None:
-        """Keep the run until `wait`."""
+        """Store the run, which `wait` executes."""
         self._job = job
 
     def wait(self, seconds: float) -> list[Outcome]:
-        """Execute the run; without a run, sleep."""
+        """Execute the stored run, or sleep if there is none."""
         from medic.sweeps.worker import execute
 
         if self._job is None:
@@ -36,4 +36,4 @@ class Here(Executor):
         return [execute(job.name, job.portable())]
 
     def close(self, stop: bool) -> None:
-        """Do nothing: no run is in progress between two calls of `wait`."""
+        """Do nothing: no run is in progress between calls to `wait`."""

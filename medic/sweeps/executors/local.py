@@ -1,4 +1,4 @@
-"""Runs on this machine: processes that stay warm between runs, each with one GPU or its share of the cores."""
+"""Run sweeps on this machine, in processes that stay warm between runs. Each has one GPU or a share of the cores."""
 
 import ctypes
 import multiprocessing
@@ -20,13 +20,13 @@ from medic.utils.files import make_folder, writing
 if TYPE_CHECKING:
     from medic.sweeps.sweep import Job
 
-_SPAWN = multiprocessing.get_context("spawn")  # a forked process could not use the GPU
+_SPAWN = multiprocessing.get_context("spawn")  # a forked process cannot use the GPU
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 _COUNTERS = Path("/proc/vmstat")
 
 
 class _Worker:
-    """A process and the name of the run that it executes, if any."""
+    """A worker process, and the name of the run it is executing, if any."""
 
     def __init__(self, log: Path, environment: dict[str, str]) -> None:
         self.log = log
@@ -45,7 +45,7 @@ class _Worker:
             self.connection.send((job.name, job.portable()))
 
     def outcome(self) -> Outcome:
-        """Return the outcome of the run, which has ended or whose process has died."""
+        """Return the outcome of a run that has ended or whose process has died."""
         run, self.run = str(self.run), None
         try:
             outcome: Outcome = self.connection.recv()
@@ -55,7 +55,7 @@ class _Worker:
             ending = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
             if code == -signal.SIGKILL and _shortages() > self._shortages:
                 return Outcome(
-                    run, "memory", "out of memory, the system ended the process: lower --jobs or --batch-size"
+                    run, "memory", "out of memory, the system killed the process: lower --jobs or --batch-size"
                 )
             return Outcome(run, "lost", f"the process ended with {ending}; see {self.log}")
         return outcome
@@ -63,19 +63,19 @@ class _Worker:
 
 @dataclass
 class Local(Executor):
-    """Processes of this machine; their messages go to `logs` in the output directory."""
+    """Executor for local processes. Their messages go to `logs` in the output directory."""
 
     _workers: list[_Worker] = field(default_factory=list, init=False)
 
     @property
     def slots(self) -> int:
-        """One run per GPU, or per core on a machine without GPUs."""
+        """One run per GPU or, without GPUs, per core."""
         return self.jobs or _gpus(self.device) or _cores()
 
     def submit(self, job: "Job") -> None:
-        """Hand the run to an idle process, or start one if there is none, in the place of one that has died."""
+        """Send the run to an idle process, or start a new process, replacing one that has died."""
         idle = [index for index, worker in enumerate(self._workers) if worker.run is None]
-        # A living one comes first: beside a new process it would keep the memory of its earlier runs.
+        # Prefer a live process: next to a new one, it would still hold memory from its earlier runs.
         alive = [index for index in idle if self._workers[index].process.is_alive()]
         index = [*alive, *idle, len(self._workers)][0]
         if not alive:
@@ -83,18 +83,18 @@ class Local(Executor):
         self._workers[index].send(job)
 
     def wait(self, seconds: float) -> list[Outcome]:
-        """Collect the outcomes that processes have sent."""
+        """Collect the outcomes sent by worker processes."""
         busy: dict[Any, _Worker] = {worker.connection: worker for worker in self._workers if worker.run is not None}
         outcomes = [busy[connection].outcome() for connection in wait(list(busy), seconds)]
         if any(outcome.kind == "memory" for outcome in outcomes):
-            for worker in self._workers:  # an idle process keeps memory of its earlier runs
+            for worker in self._workers:  # idle processes hold memory from earlier runs
                 if worker.run is None:
                     worker.process.kill()
                     worker.process.join()
         return outcomes
 
     def close(self, stop: bool) -> None:
-        """End the processes; SIGTERM makes a run save a checkpoint."""
+        """Shut down the processes. With `stop`, SIGTERM makes running processes save a checkpoint."""
         for worker in self._workers:
             worker.connection.close()
             if stop:
@@ -119,9 +119,9 @@ class Local(Executor):
 
 
 def _serve(connection: "Connection", log: Path, environment: dict[str, str]) -> None:
-    """Execute the runs that arrive, until the sweep closes the connection or asks to stop."""
-    os.setsid()  # Ctrl-C reaches only the sweep, which then stops its processes
-    if sys.platform == "linux":  # elsewhere, processes of a killed sweep finish their runs
+    """Execute incoming runs until the sweep closes the connection or requests a stop."""
+    os.setsid()  # Ctrl-C then reaches only the sweep, which stops its processes
+    if sys.platform == "linux":  # elsewhere, the processes of a killed sweep finish their runs
         ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGTERM)
     with log.open("ab") as file:
         for stream in (1, 2):
@@ -136,7 +136,7 @@ def _serve(connection: "Connection", log: Path, environment: dict[str, str]) -> 
 
 @contextmanager
 def _without_main() -> Iterator[None]:
-    """Keep processes that are started inside from executing the user's script again, which may lack a guard."""
+    """Prevent processes started inside from re-executing the user's script, which may lack a `__main__` guard."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -147,7 +147,7 @@ def _without_main() -> Iterator[None]:
 
 @contextmanager
 def _safe_path() -> Iterator[None]:
-    """Let no module of the working directory replace one of Python or medic in processes that are started inside."""
+    """Prevent modules in the working directory from shadowing Python's or medic's in processes started inside."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
@@ -159,7 +159,7 @@ def _safe_path() -> Iterator[None]:
 
 
 def _shortages() -> int:
-    """Return how many processes Linux has killed for want of memory; 0 where it does not count them."""
+    """Return how many processes Linux's out-of-memory killer has ended; 0 on other systems."""
     counters = dict(line.split() for line in _COUNTERS.read_text().splitlines()) if _COUNTERS.exists() else {}
     return int(counters.get("oom_kill", 0))
 

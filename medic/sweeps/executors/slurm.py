@@ -1,4 +1,4 @@
-"""Runs on a Slurm cluster: an array of jobs is submitted, and the sweep does not wait for it."""
+"""Run sweeps on a Slurm cluster as array jobs. The sweep submits them and does not wait."""
 
 import json
 import re
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from medic.sweeps.sweep import Job
 
 LARGEST = 1000
-"""Number of runs in an array: with Slurm's default configuration, indices end there."""
+"""Maximum number of runs in an array, the limit in Slurm's default configuration."""
 OURS = ("array", "chdir", "output", "parsable", "wrap")
-"""Options of sbatch that the sweep sets itself."""
+"""sbatch options that the sweep sets itself."""
 SCRIPT = """#!/bin/bash
 {options}
 runs=({runs})
@@ -34,10 +34,10 @@ exec {command}"${{runs[SLURM_ARRAY_TASK_ID]}}".yaml
 
 @dataclass
 class Slurm(Executor):
-    """Array jobs. Settings and script are in `slurm` in the output directory, the output of runs in `logs`."""
+    """Executor for Slurm array jobs. Settings and script are in `OUTPUT/slurm`, and logs in `OUTPUT/logs`."""
 
     slurm: Sequence[str] = option(
-        "options of sbatch: time=2:00:00 gpus=1", default=(), nargs="*", action="extend", metavar="KEY=VALUE"
+        "sbatch options, such as time=2:00:00 gpus=1", default=(), nargs="*", action="extend", metavar="KEY=VALUE"
     )
 
     waits: ClassVar[bool] = False
@@ -50,12 +50,14 @@ class Slurm(Executor):
 
     @property
     def slots(self) -> int:
-        """Number of runs in an array."""
+        """Maximum number of runs in an array."""
         return LARGEST
 
     def __enter__(self) -> Self:
         if shutil.which("sbatch") is None:
-            raise MedicError("--executor slurm requires sbatch, which is not installed; --dry-run prints the script")
+            raise MedicError(
+                "--executor slurm requires sbatch, which is not installed; use --dry-run to print the script"
+            )
         return self
 
     def submit(self, job: "Job") -> None:
@@ -63,7 +65,7 @@ class Slurm(Executor):
         self._jobs.append(job)
 
     def wait(self, seconds: float) -> list[Outcome]:
-        """Submit the array, without the runs that are queued already."""
+        """Submit the array, without runs that are already queued."""
         jobs, self._jobs = self._jobs, []
         queued = self._queued()
         if missing := [job for job in jobs if job.name not in queued]:
@@ -75,7 +77,7 @@ class Slurm(Executor):
         return [Outcome(job.name, "queued", f"Slurm job {queued[job.name]}") for job in jobs]
 
     def preview(self, jobs: Sequence["Job"]) -> str | None:
-        """Write the script of an array and the settings of its runs; return the script."""
+        """Write the array script and the settings of its runs, and return the script."""
         queued = self._queued()
         missing = [job for job in jobs if job.name not in queued][:LARGEST]
         return self._write(missing) if missing else None
@@ -84,7 +86,7 @@ class Slurm(Executor):
         """Do nothing: submitted jobs continue without the sweep."""
 
     def _queued(self) -> dict[str, str]:
-        """Return the job number of each run that Slurm has queued or is executing."""
+        """Return the Slurm job number of each run that is queued or running."""
         submitted = self._submitted()
         if not submitted or shutil.which("squeue") is None:
             return {}
@@ -93,12 +95,12 @@ class Slurm(Executor):
         return {submitted[task[0]][int(task[1])]: task[0] for task in tasks if task[0] in submitted}
 
     def _submitted(self) -> dict[str, list[str]]:
-        """Return the runs of every submitted job, in the order of its tasks."""
+        """Return the runs of each submitted job, in task order."""
         path = self._folder / "submitted.json"
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
     def _write(self, jobs: Sequence["Job"]) -> str:
-        """Write the settings of runs, and the script whose i-th task trains the i-th run; return the script."""
+        """Write the runs' settings and the script whose i-th task trains the i-th run, and return the script."""
         script = self._script([job.name for job in jobs])
         for folder in (self._folder, self._logs):
             make_folder("output", folder)
@@ -119,8 +121,10 @@ class Slurm(Executor):
             "output": f"{str(self._logs).replace('%', '%%')}/slurm-%A-%a.log",
         }
         options = [f"--{name}" if value is None else f"--{name}={value}" for name, value in header.items()]
-        if odd := [each for each in options if not each.isprintable()]:  # after a line break, it would be executed
-            raise MedicError(f"{odd[0]!r}: a Slurm script cannot contain control characters: rename it")
+        if odd := [each for each in options if not each.isprintable()]:  # text after a line break would be executed
+            raise MedicError(
+                f"{odd[0]!r}: a Slurm script cannot contain control characters; remove them from the path or option"
+            )
         return SCRIPT.format(
             options="\n".join(f"#SBATCH {shlex.quote(each)}" for each in options),
             runs=" ".join(names),
@@ -129,15 +133,17 @@ class Slurm(Executor):
 
 
 def parse_option(option: str) -> tuple[str, str | None]:
-    """Return the name and the value of an option of sbatch, unless the script must not contain it."""
+    """Return the name and value of an sbatch option; raise an error if the script must not contain it."""
     name, equals, value = option.partition("=")
     if not re.fullmatch(r"[a-z][a-z0-9-]+", name) or (equals and not value):
-        raise MedicError(f"--slurm {option!r}: give options of sbatch, as in time=2:00:00 partition=gpu gpus=1")
+        raise MedicError(f"--slurm {option!r}: expected sbatch options, such as time=2:00:00 partition=gpu gpus=1")
     if name in OURS:
-        raise MedicError(f"--slurm {option!r}: the sweep sets {name} itself")
+        raise MedicError(f"--slurm {option!r}: the sweep sets {name} itself; remove this option")
     if name == "export" and "=" in value:
         names = ",".join(part.partition("=")[0] for part in value.split(","))
-        raise MedicError(f"--slurm export: the script must not hold values: set them here and give export={names}")
+        raise MedicError(
+            f"--slurm export: the script must not contain values; set them in this shell and use export={names}"
+        )
     return name, value if equals else None
 
 

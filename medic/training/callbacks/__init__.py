@@ -1,4 +1,4 @@
-"""Callbacks, and those that samplers require."""
+"""Callbacks, and the callbacks that samplers require."""
 
 from collections.abc import Mapping
 
@@ -9,6 +9,6 @@ from medic.utils.parts import Part
 SAMPLER_CALLBACKS: Mapping[str, Part[Callback]] = {
     "informative": Part("informative", InformativeTasks),
 }
-"""The callbacks of samplers that ask the model."""
+"""Callbacks required by samplers, by sampler name."""
 
 __all__ = ["SAMPLER_CALLBACKS", "Callback", "InformativeTasks", "Training"]

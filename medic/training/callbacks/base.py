@@ -1,4 +1,4 @@
-"""The base of callbacks: they run between iterations and change what is drawn next."""
+"""Base class of callbacks, which run between iterations and can change subsequent draws."""
 
 from typing import Any, ClassVar, Protocol
 
@@ -16,7 +16,7 @@ from medic.utils.parts import check_hyperparameters
 
 
 class Training(Protocol):
-    """The training that a callback inspects and changes: that of a run, or of a `medic.Learner` with a training set."""
+    """The training state available to callbacks, in a run or in a `medic.Learner` with a training set."""
 
     @property
     def model(self) -> nn.Module:
@@ -35,41 +35,41 @@ class Training(Protocol):
     iteration: int
 
     def inference(self) -> Inference:
-        """Return the inference of the model in training."""
+        """Return an `Inference` for the model in training."""
 
     def relabel(self, samples: Samples) -> None:
-        """Train on these samples from the next draw on; their labels may have changed."""
+        """Replace the training samples, whose labels may have changed, from the next draw on."""
 
 
 class Callback:
-    """Code that runs every so many iterations, after all earlier iterations have finished.
+    """Base class of callbacks, which run every `every` iterations after all earlier iterations have finished.
 
-    It may change the grid of the training or the labels of its samples; no iteration is drawn across its turn. A
-    subclass is a dataclass whose hyperparameters are declared fields.
+    A callback may change the grid or the sample labels. Iterations are never drawn ahead past its next turn. Subclasses
+    are dataclasses that declare their hyperparameters as fields.
     """
 
     every: int = 1
-    """The number of iterations between two turns."""
+    """Number of iterations between two turns."""
     needs: ClassVar[tuple[str, ...]] = ("train_set",)
-    """What it needs in a loop of one's own, by the names in `medic.objectives.needs`."""
+    """Requirements in a custom training loop, as names from `medic.objectives.needs`."""
     single_process: str | None = None
-    """Reason why the callback cannot run in distributed training, or None."""
+    """Reason why the callback does not support distributed training, or None if it does."""
 
     def __post_init__(self) -> None:
         check_hyperparameters(self)
 
     def check(self, objective: type[Objective], grid: GridSpec) -> None:
-        """Refuse an objective or a grid that the callback cannot work with."""
+        """Raise an error if the callback does not support an objective or a grid."""
 
     def start(self, training: Training) -> None:
-        """Prepare before samples are indexed; their labels and attributes may be replaced here."""
+        """Prepare the callback before samples are indexed. It may replace their labels and attributes."""
 
     def on_iteration(self, training: Training) -> None:
         """Inspect the model and prepare the next draws."""
         raise NotImplementedError
 
     def metrics(self) -> dict[str, float]:
-        """Return numbers for the records of the run, by name."""
+        """Return named values to log with the run's metrics."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -77,4 +77,4 @@ class Callback:
         return {}
 
     def load_state_dict(self, training: Training, state: dict[str, Any]) -> None:
-        """Restore the state, and repeat the changes that were made to the training."""
+        """Restore the state, and reapply the changes to the training."""

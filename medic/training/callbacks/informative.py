@@ -1,7 +1,7 @@
 """The callback of the sampler `informative`, after Luna Gutierrez and Leonetti (2020).
 
-It tries tasks on the model and keeps the informative ones. A candidate is described by the probabilities (N, C) of some
-samples after a step on it.
+The callback tries candidate tasks on the model and keeps the informative ones. It describes a candidate by the
+probabilities, of shape (N, C), that the model predicts for some samples after a step on the candidate.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,18 +21,18 @@ from medic.utils.outputs import Output
 from medic.utils.parts import hyperparameter
 
 IMAGES_PER_DOMAIN = 64
-"""Images per source domain on which candidates are compared."""
+"""Number of images per source domain for comparing candidates."""
 RATE = 1e-2
-"""The rate of the step on a candidate if the strategy has no inner rate."""
+"""Learning rate for steps on candidates if the strategy has no inner learning rate."""
 
 
 @dataclass
 class InformativeTasks(Callback):
-    """Chooses the tasks that the grid deals until its next turn: option (iv) of the paper.
+    """Option (iv) of the paper: a callback that chooses the tasks for the grid to use until its next turn.
 
-    The tasks of two independent splits are candidates. Each is tried by one inner step on a batch, and described by the
-    model's outputs afterwards for some training images of every source domain. Batch norm is in evaluation mode, no
-    image is augmented, and weights and buffers are restored exactly.
+    The candidates are the tasks of two independent splits. The callback takes one inner step on a batch from each
+    candidate, and records the model's outputs for some training images of every source domain. Batch norm is in
+    evaluation mode, images are not augmented, and weights and buffers are restored exactly.
     """
 
     every: int = hyperparameter(50, least=1)
@@ -58,7 +58,7 @@ class InformativeTasks(Callback):
 
 
 def _after_a_step(training: Training, chosen: Tensor, inputs: Sequence[Tensor]) -> Tensor:
-    """Return the predictions for some inputs after an inner step on the samples of a task, at positions (N,)."""
+    """Return predictions for `inputs` after an inner step on the samples at positions `chosen`, of shape (N,)."""
     samples, device = training.samples, training.device
     labels = {"domain": samples.domain, **samples.attributes}
     step = Step(
@@ -77,47 +77,48 @@ def _after_a_step(training: Training, chosen: Tensor, inputs: Sequence[Tensor]) 
 
 @torch.no_grad()
 def _predictions(training: Training, inputs: Sequence[Tensor]) -> Tensor:
-    """Return the model's softmax (N, C) for some inputs, on the CPU."""
+    """Return the model's softmax for some inputs, of shape (N, C), on the CPU."""
     with arithmetic(training.precision, training.device):
         logits = torch.cat([Output.of(training.model(x)).logits for x in inputs])
     return logits.double().softmax(1).cpu()
 
 
 def _inputs(training: Training, chosen: Tensor) -> Tensor:
-    """Return the inputs of training samples, at positions (N,), without augmentation."""
+    """Return training inputs without augmentation, for positions of shape (N,)."""
     positions = training.samples.indices[chosen]
     inputs = load(training.images, positions, training.preprocessing, training.device)
     return inputs.contiguous(memory_format=torch.channels_last)
 
 
 def floored(probability: Tensor) -> Tensor:
-    """Return probabilities (N, C) without zeros, so that logarithms are finite."""
+    """Raise small probabilities, of shape (N, C), so that logarithms are finite. Renormalises the rows."""
     raised = probability.clamp(min=1e-4)
     return raised / raised.sum(-1, keepdim=True)
 
 
 def divergence(p: Tensor, q: Tensor) -> float:
-    """Return the mean over samples of KL(p ‖ q), from probabilities (N, C)."""
+    """Return the mean of KL(p ‖ q) over samples, from probabilities of shape (N, C)."""
     return float((p * (p / q).log()).sum(1).mean())
 
 
 def entropies(p: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Return the mean entropy of each batch (batches,), from the probabilities p (N, C) of consecutive batches."""
+    """Return the mean entropy of each batch, from probabilities of shape (N, C) for consecutive batches."""
     entropy = -(p * p.log()).sum(1)
     return torch.stack([batch.mean() for batch in entropy.split(list(sizes))])
 
 
 def is_relevant(before: Tensor, after: Tensor, sizes: Sequence[int]) -> bool:
-    """Whether a step leaves the model at least as certain about one of the batches."""
+    """Return whether the model is at least as certain about some batch after a step as before."""
     return bool((entropies(before, sizes) >= entropies(after, sizes)).any())
 
 
 def choose(before: Tensor, candidates: Iterable[Tensor], sizes: Sequence[int], count: int, delta: float) -> list[int]:
-    """Choose `count` candidates, or all if there are fewer; return their positions.
+    """Choose `count` candidates, or all if there are fewer, and return their positions.
 
-    `before` (N, C) are the model's probabilities for the samples of batches of `sizes`, and each candidate those after
-    a step on it. In order, a candidate is accepted if it is relevant and differs from every accepted one by a
-    divergence of at least `delta`. If too few are accepted, the first rejected ones fill up.
+    `before` holds the model's probabilities, of shape (N, C), for the samples of batches of `sizes`. Each candidate
+    holds the probabilities after a step on that candidate. Candidates are visited in order. A candidate is accepted if
+    it is relevant and its divergence from every accepted candidate is at least `delta`. If too few are accepted, the
+    first rejected candidates fill the remaining places.
     """
     before = floored(before)
     accepted: dict[int, Tensor] = {}

@@ -55,9 +55,9 @@ def test_camera_traps_are_sorted_as_in_domainbed(traps, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"images": []}, "annotations cannot be read"),
-        ({"categories": 1}, "annotations cannot be read"),
-        ({"annotations": []}, "location_38, location_46 side by side"),
+        ({"images": []}, "invalid annotations"),
+        ({"categories": 1}, "invalid annotations"),
+        ({"annotations": []}, "location_38, location_46"),
     ],
 )
 def test_camera_traps_with_bad_annotations(traps, tmp_path, changes, words):

@@ -32,7 +32,7 @@ def test_fetched_with_progress(site, toy, tmp_path, monkeypatch, logged):
     folder = fetch(toy(files(url)), tmp_path / "new" / "root")
     assert folder == tmp_path / "new" / "root" / "toy"
     assert tree(folder) == TREE
-    assert any("no checksum is published" in line for line in logged.messages)
+    assert any("has no published checksum" in line for line in logged.messages)
     assert "toy.zip: 0 MB of 0" in logged.messages
     assert below(folder.parent) == ["toy"]
     assert checksums(folder.parent) == {address_hash(url): sha256(content)}
@@ -122,7 +122,7 @@ def test_a_dead_mirror_then_a_good_one(site, toy, tmp_path, logged):
         dead = f"http://127.0.0.1:{free.getsockname()[1]}/toy.zip"
         bench = toy(files(dead), files(site.put("/gone.zip", status=404)), files(site.put("/toy.zip", PACKED)))
         assert tree(fetch(bench, tmp_path)) == TREE
-    assert any("no connection (Connection refused)" in line for line in logged.messages)
+    assert any("connection failed (Connection refused)" in line for line in logged.messages)
     assert any("HTTP 404" in line for line in logged.messages)
 
 
@@ -138,7 +138,7 @@ def test_all_mirrors_dead(site, toy, tmp_path):
     bench = toy(*(files(site.put(f"/{i}.zip", status=code)) for i, code in enumerate((404, 403))))
     refused(
         lambda: fetch(bench, tmp_path),
-        f"put <domain>/<class>/<image> for a and b into {tmp_path / 'toy'}",
+        f"copy <domain>/<class>/<image> for a and b into {tmp_path / 'toy'}",
         "127.0.0.1: HTTP 404 Not Found; 127.0.0.1: HTTP 403 Forbidden",
         "--archive",
         "http://page",
@@ -149,7 +149,7 @@ def test_all_mirrors_dead(site, toy, tmp_path):
 def test_published_checksums(site, toy, tmp_path, algorithm):
     checksum = f"{algorithm}:{hashlib.new(algorithm, PACKED).hexdigest()}"
     bad = files(site.put("/bad.zip", zip_of({"a/x": b"", "b/x": b""})), checksum=checksum)
-    refused(lambda: fetch(toy(bad), tmp_path), "bad.zip has the checksum", checksum, "is published")
+    refused(lambda: fetch(toy(bad), tmp_path), "checksum mismatch for bad.zip", checksum, "(published)")
     good = files(site.put("/toy.zip", PACKED), checksum=checksum)
     assert tree(fetch(toy(bad, good), tmp_path)) == TREE
     assert below(tmp_path) == ["toy"]
@@ -169,7 +169,7 @@ def test_a_recorded_checksum_is_compared(site, toy, tmp_path):
 def test_a_file_that_cannot_be_unpacked_is_not_trusted(site, toy, tmp_path):
     contents = {"/toy.zip": b"PK\x03\x04 no more", "/other.zip": zip_of({"c/x": b""})}
     bench = toy(*(files(site.put(path, content)) for path, content in contents.items()))
-    refused(lambda: fetch(bench, tmp_path), "toy.zip is damaged", "no folder holds a, b side by side")
+    refused(lambda: fetch(bench, tmp_path), "toy.zip is damaged", "expected a folder that contains a, b")
     assert checksums(tmp_path) == {}
     assert list((tmp_path / ".toy.download").iterdir()) == []
 
@@ -205,7 +205,7 @@ def test_links_to_google_drive(toy, tmp_path, monkeypatch):
 
     monkeypatch.setattr("gdown.download", download)
     plain = "https://drive.google.com/file/d/A_b-1/view"
-    message = refused(lambda: fetch(toy(), tmp_path, url=plain), "drive.google.com: Google Drive offers no download")
+    message = refused(lambda: fetch(toy(), tmp_path, url=plain), "drive.google.com: Google Drive refused the download")
     assert "secret" not in message
     for link in (f"{plain}?resourcekey=0-k", "https://drive.google.com/open?id=A_b-1&resourcekey=0-k"):
         refused(lambda link=link: fetch(toy(), tmp_path, url=link))

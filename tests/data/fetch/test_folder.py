@@ -18,7 +18,7 @@ def test_a_folder_that_exists_is_left_alone(site, toy, tmp_path):
     bench = toy(files(site.put("/toy.zip", PACKED)))
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "mine").write_text("!")
-    refused(lambda: fetch(bench, tmp_path), f"{tmp_path / 'toy'} exists")
+    refused(lambda: fetch(bench, tmp_path), f"{tmp_path / 'toy'} already exists")
     assert tree(tmp_path / "toy") == {"mine": b"!"}
     (tmp_path / "toy" / "mine").unlink()
     assert tree(fetch(bench, tmp_path)) == TREE
@@ -77,7 +77,7 @@ def test_no_permission(toy, tmp_path):
 
 
 def test_mistakes_of_the_caller(toy, tmp_path):
-    refused(lambda: fetch(benchmark("folder"), tmp_path), "dataset 'folder' has no download")
+    refused(lambda: fetch(benchmark("folder"), tmp_path), "dataset 'folder' cannot be downloaded")
     refused(lambda: fetch(toy(), tmp_path, url="file:///etc/passwd"), "file:///etc/passwd", "--archive")
     refused(lambda: fetch(toy(), tmp_path, url="http://[/x"), "http://[/x", "--archive")
     refused(lambda: fetch(toy(), tmp_path, url="http://x", archive=tmp_path), "--url and --archive")

@@ -41,10 +41,10 @@ UNUSABLE = {
     "cut gz": (gzip.compress(os.urandom(5000))[:-30], "is damaged"),
     "wrong bytes": (zip_of({"a/x": b"x" * 99}).replace(b"a/x", b"b/y", 1), "is damaged"),
     "encrypted": (zip_of(TWO).replace(b"PK\x01\x02\x14\x03\x14\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01"), "damaged"),
-    "empty zip": (zip_of({}), "no folder holds a, b side by side"),
-    "empty file": (b"", "no folder holds a, b side by side"),
+    "empty zip": (zip_of({}), "expected a folder that contains a, b"),
+    "empty file": (b"", "expected a folder that contains a, b"),
     "a web page": (b"\n<html>", "is a web page"),
-    "something else": (zip_of({"c/x": b""}), "no folder holds a, b side by side"),
+    "something else": (zip_of({"c/x": b""}), "expected a folder that contains a, b"),
 }
 
 

@@ -28,7 +28,7 @@ TERMS = {
     r"\b[Oo]ne vs\.? all\b": "one-vs-all",
     r"\b[Dd]ata sets?\b": "dataset",
     r"\b[Cc]heck point": "checkpoint",
-    r"\d %": "90%, without a space",
+    r"\d %(?! ?s\b)(?!s)": "90%, without a space",
 }
 """Spellings to avoid, and the one to use."""
 
@@ -44,7 +44,7 @@ PHRASES = {
     r"\b(is|are) mended\b": "fixed",
     r"\ba stranger's?\b": "untrusted",
     r"\btaken for what\b": "confusion matrix",
-    r"\bis none\b|\bthat are none\b|\bthat are no\b": "say what the value is",
+    r"\bthat are none\b|\bthat are no\b": "say what the value is",
     r"\bhas not the\b|\bhave not the\b": "lacks, is missing",
     r"\bby torch\.compile\b": "with torch.compile",
     r"\bof a format that is read\b": "supported format",

@@ -56,7 +56,7 @@ def print_methods(folders: Sequence[Path], every: int, rule: str, against: str) 
     """Print every method by one rule, and its paired differences to another method."""
     for folder in folders:
         study = Study.read(folder, every).at_best_rates(rule)
-        title = f"{folder.name}, rule: {rule}; differences to {against} with 95 % intervals over targets"
+        title = f"{folder.name}, rule: {rule}; differences to {against} with 95% intervals over targets"
         _print_header(title, ["method", "runs", "Acc", "OSCR", "H-score", "Acc difference", "OSCR difference"])
         for method in study.methods:
             means, shifts = [], []

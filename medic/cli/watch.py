@@ -63,7 +63,7 @@ def run(arguments: Namespace) -> int:
     else:
         print("\n".join(describe_shift(shift, arguments.alpha)))
         if unreadable:
-            print(f"skipped {counted(len(unreadable), 'unreadable image')}, the first: {unreadable[0]}")
+            print(f"skipped {counted(len(unreadable), 'unreadable image')}; first error: {unreadable[0]}")
         if arguments.output is not None:
             print(arguments.output)
     return 1 if alarm else 0

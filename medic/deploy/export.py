@@ -60,9 +60,7 @@ def export(predictor: Predictor, path: Path, form: str, pixels: Tensor) -> float
     (N, C, decoded, decoded).
     """
     if predictor.views > 1:
-        raise MedicError(
-            f"cannot export a model that averages {predictor.views} views: train it with --views 1"
-        )
+        raise MedicError(f"cannot export a model that averages {predictor.views} views: train it with --views 1")
     if predictor.score.fitter is not None or isinstance(predictor.score.function, Fitted):
         plain = ", ".join(name for name, score in SCORES.items() if score.fitter is None)
         raise MedicError(f"cannot export score {predictor.score.name!r}, which is fitted to images: use one of {plain}")

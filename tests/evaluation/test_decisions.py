@@ -352,7 +352,10 @@ class TestCommand:
         (["run", "--labels", "l.csv"], "--labels requires --predictions"),
         (["run", "--groups", "g.csv"], "--groups requires --by"),
         (["--predictions", "gone.csv"], "gone.csv does not exist"),
-        (["--predictions", "p.csv", "--threshold", "source"], "--threshold must be a number on the scale of the confidence, got source"),
+        (
+            ["--predictions", "p.csv", "--threshold", "source"],
+            "--threshold must be a number on the scale of the confidence, got source",
+        ),
         (["--predictions", "p.csv", "--score", "cls"], "--score requires a run"),
     ])  # fmt: skip
     def test_mistakes(self, capsys, monkeypatch, tmp_path, arguments, message):

@@ -85,7 +85,7 @@ def test_features_of_images_that_are_decoded_to_another_size_are_others(folder, 
     ("settings", "message"),
     [
         ({"tune": "backbone"}, "tune 'backbone' head"),
-        ({"augment": "digits"}, "augment 'digits' backbone"),
+        ({"augment": "digits"}, "augment 'digits' --tune head"),
         ({"layer": "mixstyle"}, "'mixstyle' backbone"),
         ({"method": "miro"}, "'miro' backbone"),
         ({"method": "daml"}, "'daml' --tune"),

@@ -105,7 +105,10 @@ class TestWhatIsSpanned:
             ("a: [\n", "sweep {path}, line 2: "),
             ("target: street\nspan:\n  method:\n  - erm\n  - medik\n", "{path}: unknown method 'medik': did you mean"),
             ("target: street\nlr: -1\n", "sweep {path}: lr must be"),
-            ("target: street\niterations: 0\nspan:\n  seed: [0, 1]\n", "sweep {path}: iterations must be a whole number of at least 1, got 0"),
+            (
+                "target: street\niterations: 0\nspan:\n  seed: [0, 1]\n",
+                "sweep {path}: iterations must be a whole number of at least 1, got 0",
+            ),
             ("target: street\niterations: many\n", "sweep {path}: iterations must be a whole number, got 'many'"),
             ("target: street\niterations: [1, 2]\n", "sweep {path}: iterations must be a whole number, got [1, 2]"),
             ("target: street\nseed: 0..2\n", "{path}: seed '0..2' is a range: list several values"),

@@ -34,6 +34,7 @@ PLACEHOLDERS: dict[str, dict[str, str]] = {
     "RUN": {"": "runs/first"},
     "RUN/config.json": {"": "runs/first/config.json"},
     "M": {"": "medic++"},
+    "NAME": {"": "vrex"},
     "T": {"pacs": "sketch", "": "street"},
     "S": {"": "0"},
     "TABLE": {"": "pacs-resnet50"},

@@ -180,7 +180,7 @@ def test_lists():
     [
         (lambda run: medic.calibrate(run.model, accept=0.8), "Classifier Predictor"),
         (lambda run: medic.calibrate(run, accept="0.8"), "'0.8' number"),
-        (lambda run: medic.calibrate(run, accept=0.8, labels=[], force=True), "labels empty"),
+        (lambda run: medic.calibrate(run, accept=0.8, labels=[], force=True), "labelled empty"),
         (lambda run: medic.calibrate(run, accept=0.8, labels=["a.png"], force=True), "'a.png' class"),
         (lambda run: medic.export(run.model, "x.onnx", images=["x.png"]), "Classifier Predictor"),
         (lambda run: medic.report([None], "page.html"), "NoneType directory"),

@@ -103,7 +103,7 @@ def test_a_run_of_objects_trains_once(mine, monkeypatch):
             medic.train(model=network, dataset=images, output="stopped", **QUICK)
     (path,) = Path("stopped").iterdir()
     settings = json.loads((path / "settings.json").read_text())
-    with pytest.raises(MedicError, match="cannot resume"):
+    with pytest.raises(MedicError, match="cannot be resumed"):
         medic.train(**settings)
     with pytest.raises(MedicError, match="sweep"):
         medic.sweep({"seed": [0]}, model=network, dataset=images, **QUICK)

@@ -10,7 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Protocol, get_args, get_origin
 
 from medic.errors import MedicError, check_choice
-from medic.utils.parts import COUNT, Limits
+from medic.utils.parts import Limits
 
 PathLike = str | os.PathLike[str]
 """A path, as a string or a path object."""
@@ -67,7 +67,7 @@ class Setting:
     def check(self, value: Any) -> None:
         """Raise an error if a value of an accepted type is outside the limits or not among the choices."""
         if self.limits is not None and not (isinstance(value, int | float) and self.limits.allow(value)):
-            wanted = self.limits.wanted(self.limits is COUNT or isinstance(value, int))
+            wanted = self.limits.wanted(whole=float not in self.kinds)
             raise MedicError(f"{self.name} must be {wanted}, got {value!r}")
         if self.choices:
             check_choice(self.name, value, self.choices)

@@ -68,7 +68,7 @@ class TwoStep(InnerLoop):
         """Raise an error if no step is left for meta-training."""
         if count <= self.meta_test:
             raise MedicError(
-                f"expected more than {self.meta_test} steps ({self.meta_test} for meta-testing, the others for "
+                f"expected at least {self.meta_test + 1} steps ({self.meta_test} for meta-testing, the others for "
                 f"meta-training), got {count}: use "
                 + ("--hparams meta_test=1, " if self.meta_test > 1 and count > 1 else "")
                 + "more domains, more splits, --repeat, or another method"

@@ -229,7 +229,7 @@ def test_warnings_are_notes_that_name_things(medic, short):
     code, _, err = medic("train", *short, "--batch-size", "40", "--iterations", "1")
     assert code == 0
     notes = [line for line in err.splitlines() if line.startswith("medic: note: ")]
-    named = r".* '(handwritten|printed|blended)'.* '[0-5]'.* 8 .* 20 .*"
+    named = r".* '(handwritten|printed|blended)'.* '[0-5]'.* 8 .* 20\b.*"
     assert [bool(re.fullmatch(named, note)) for note in notes] == [True]
 
 

@@ -141,8 +141,8 @@ def test_nine_tasks_of_one_source_in_three_steps(mini):
 @pytest.mark.parametrize(("settings", "words"), [
     ({"method": "reptile", "domain_splits": 0, "class_splits": 0, "steps": 3}, "steps 3 tasks 1 --repeat"),
     ({"method": "reptile", "domain_splits": 0, "class_splits": 0, "steps": "1,1,1"}, "steps 1,1,1 tasks 3 1"),
-    ({"method": "mldg", "domain_splits": 0}, "1 step meta-training --repeat"),
-    ({"method": "mldg", "domain_splits": 1, "class_splits": 1}, "1 step meta-training"),
+    ({"method": "mldg", "domain_splits": 0}, "1 meta-training --repeat"),
+    ({"method": "mldg", "domain_splits": 1, "class_splits": 1}, "1 meta-training"),
     ({"method": "fish", "class_splits": 3, "steps": 10}, "10 steps tasks 9"),
     ({"method": "medic", "domain_splits": 0, "class_splits": 0}, "diagonal pairing class split"),
     ({"method": "medic++", "class_splits": 0, "sampling": "adaptive"}, "sampling --class-splits"),

@@ -171,5 +171,5 @@ def test_predictions_that_unpack_to_more_than_they_are_are_not_read(copy, monkey
     np.savez_compressed(path / "predictions.npz", **arrays, features=np.zeros((len(arrays["label"]), 1000)))
     (path / DONE).write_text(make_seal(path, 1.0))
     monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("the file is read"))
-    with pytest.raises(MedicError, match=naming("predictions.npz unpacks")):
+    with pytest.raises(MedicError, match=naming("predictions.npz uncompressed")):
         _ = Run(path).predictions

@@ -113,7 +113,7 @@ def test_the_training_of_an_extended_run_is_not_repeated(short, tmp_path):
     from medic.analysis.load import repeated
 
     longer = medic.train(extend=str(short.path), iterations=6, output=tmp_path)
-    with pytest.raises(MedicError, match=naming("continues another")), repeated(longer):
+    with pytest.raises(MedicError, match=naming("extends another")), repeated(longer):
         pass
 
 

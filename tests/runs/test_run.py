@@ -130,7 +130,7 @@ def test_predictions_repeat_every_metric(run):
     assert set(review(run, None, "fixed")) == {"cls", "bcls", "temperature", "platt"}
     (at_half,) = review(run, None, 0.5).values()
     assert at_half == review(run, "bcls", "fixed")["bcls"]
-    with pytest.raises(MedicError, match=r"1\.5: score 'bcls' is a probability"):
+    with pytest.raises(MedicError, match=naming("'bcls' probability 1.5")):
         review(run, None, 1.5)
 
 

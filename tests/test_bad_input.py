@@ -385,7 +385,7 @@ CONFIG = {
     "a huge number": (f"seed: {10**20}\n", "seed must be a whole number, got 100000000000000000000"),
     "another encoding": ("lr: \udcff\n", "configuration c.yaml cannot be read:"),
     "a text for a number": ("lr: fast\n", "lr must be a number, got 'fast'"),
-    "a negative number": ("clip_norm: -1\n", "clip_norm must be a whole number of at least 0, got -1"),
+    "a negative number": ("clip_norm: -1\n", "clip_norm must be a number of at least 0, got -1"),
     "a tab": ("lr:\n\t- 1\n", "configuration c.yaml, line 2: found character"),
     "a name outside": ("name: ../../x\n", "and start with a letter, digit or _, got '../../x'"),
 }

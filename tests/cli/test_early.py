@@ -42,7 +42,7 @@ MISTAKES = {
     f"{SWEEP} --jobs 0": "--jobs must be a whole number of at least 1, got 0",
     f"{SWEEP} --retries -1": "--retries must be a whole number of at least 0, got -1",
     f"{SWEEP} --span seed=1-3": "--span seed=1-3: write a range as seed=1..3",
-    f"{SWEEP} --span lr=0,1": "lr must be a whole number above 0, got 0",
+    f"{SWEEP} --span lr=0,1": "lr must be a number above 0, got 0",
     "sweep --span target=each,method=erm": "--span 'target=each,method=erm': separate settings with a space, as in "
     "--span target=each method=erm",
     "sweep gone.yaml": "sweep gone.yaml does not exist: check the path",

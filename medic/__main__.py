@@ -1,4 +1,4 @@
-"""Entry point of `python -m medic` and of the `medic` script."""
+"""Entry point for `python -m medic` and the `medic` script."""
 
 import os
 import signal

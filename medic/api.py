@@ -42,7 +42,7 @@ AnyModel = Predictor | Run | Path | str
 logger = logging.getLogger(__name__)
 
 CHECKED = 256
-"""Number of target images that verify an export by default."""
+"""Default number of target images used to verify an export."""
 
 
 def train(*, model: NetworkSource | None = None, quiet: bool = False, **settings: Unpack[Settings]) -> Run:
@@ -113,7 +113,7 @@ def sweep(
         jobs: Number of parallel runs (default: one per GPU or core).
         retries: How often to retry a failed run (default: once).
         quiet: Whether to log only warnings.
-        executor_options: Options of the executor, as in `medic sweep --help`.
+        executor_options: Options for the executor, as in `medic sweep --help`.
         **settings: Settings shared by all runs.
     """
     from medic.sweeps.executors import make_executor
@@ -186,7 +186,7 @@ def report(
         runs: A run, several runs, or the folder of either. Use `load_runs(a, b)` to combine several folders.
         path: HTML file to write (default: `report.html` in the folder of the runs).
         root: For a single run, the folder with its images, to show some of them.
-        paper: For several runs, a table of the paper to compare with, such as `pacs-resnet50`.
+        paper: For several runs, a table from the paper to compare with, such as `pacs-resnet50`.
     """
     opened = open_runs(runs) if isinstance(runs, Path | str) else runs
     if isinstance(opened, Run):
@@ -227,13 +227,13 @@ def analyze(
     imports: Sequence[str] = (),
     **options: Any,
 ) -> Result:
-    """Analyse finished runs. The result has the methods `rows()`, `as_dict()` and `draw()`.
+    """Analyse finished runs. The result has `rows()`, `as_dict()` and `draw()` methods.
 
     Args:
         name: Name of the analysis: `gradients`, `separation`, `errors`, … (`medic analyze` lists all).
         runs: One or several runs, or their directories. For `openness` and `cost`, also folders of runs.
         imports: Python files or modules that the runs require, executed first.
-        **options: Options of the analysis, as in `medic analyze --help`.
+        **options: Options for the analysis, as in `medic analyze --help`.
     """
     analysis = ANALYSES[check_choice("analysis", name, ANALYSES)]
     known = {option for other in ANALYSES.values() for option in other.options}
@@ -285,10 +285,10 @@ def calibrate(
         accept: Probability of accepting a known image, such as 0.9.
         threshold: The threshold itself. Images with a lower score are labelled unknown.
         cost: Cost of accepting an unknown image, relative to rejecting a known one.
-        left_out: Whether `accept` (default: 0.9) must hold in every source domain, measured by a run that was not
-            trained on this domain. Missing runs are trained first, next to the model's run.
-        labels: Labelled images to calibrate on: pairs of path and class, or a file with columns path and class. Classes
-            that are not in the model count as unknown.
+        left_out: Whether `accept` (default: 0.9) must hold in every source domain, measured with a run that was not
+            trained on that domain. Missing runs are trained first, next to the model's run.
+        labels: Labelled images to calibrate on: (path, class) pairs, or a file with `path` and `class` columns. Classes
+            that are not in the model are treated as unknown.
         images: Unlabelled images from the deployment domain, or their folder.
         imports: Python files or modules that the model requires, executed first.
         force: Whether to accept a model that learned nothing.
@@ -326,7 +326,7 @@ def watch(
     """Compare unlabelled images with held-out images of the source domains.
 
     The result contains an estimate of the accuracy, an estimate of the fraction of unknown images, and a `p_value`.
-    Below 0.01, the images differ from the source domains. Unreadable images raise an error.
+    A `p_value` below 0.01 means that the images differ from the source domains. Unreadable images raise an error.
 
     Args:
         model: The model, its run, or the path of either.
@@ -345,7 +345,7 @@ class Export(NamedTuple):
     images: int
     """Number of images that were compared."""
     difference: float
-    """Largest difference between the scores of both models."""
+    """Largest difference between the scores of the two models."""
 
 
 def export(
@@ -441,7 +441,7 @@ def serve(
         host: Address to listen on. Anything but localhost requires a token.
         port: Port to listen on. 0 picks a free port.
         device: `auto`, `cpu` or `cuda`.
-        token: Secret that clients must send (default: the environment variable `MEDIC_TOKEN`).
+        token: Secret that clients must send (default: the `MEDIC_TOKEN` environment variable).
         allowed_hosts: Host names that clients may use; `*` allows any.
         limits: Maximum request, image and queue sizes, and the request timeout.
         imports: Python files or modules that the model requires, executed first.

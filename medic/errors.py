@@ -1,4 +1,4 @@
-"""Exceptions, and the messages of common errors: one line that states the value and the fix."""
+"""Exceptions, and messages for common errors. Each message is one line that states the value and the fix."""
 
 import difflib
 import errno
@@ -78,7 +78,7 @@ def unwritten(what: str, place: object, error: OSError) -> MedicError:
 
 
 def unread(place: object, error: OSError) -> MedicError:
-    """Return the error for an existing file that cannot be read. The file may be intact, so do not advise deletion."""
+    """Return the error for an unreadable file. It may be intact, so the message does not advise deleting it."""
     way = ""
     if isinstance(error, PermissionError):
         way = f": make it readable with `chmod u+r {quote(str(place))}`, or ask its owner"
@@ -145,7 +145,7 @@ def closest(name: str, choices: Iterable[str]) -> str | None:
 
 
 def respelled(name: str, choices: Iterable[str]) -> str:
-    """Return the choice that matches `name` up to case and `p` for `+`, or `name` itself."""
+    """Return the choice that matches `name`, ignoring case and treating `p` as `+`, or `name` itself."""
     choices = list(choices)
     same = [choice for choice in choices if _plain(choice) == _plain(name)]
     return same[0] if name not in choices and len(same) == 1 else name

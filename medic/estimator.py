@@ -17,7 +17,7 @@ from medic.errors import MedicError
 from medic.runs.train import train
 
 DATA = frozenset({"dataset", "root", "target", "sources", "split", "known", "unknown", "partial", "extend", "name"})
-"""Settings that are not parameters, because the data comes from `fit`, which trains one new run."""
+"""Settings that are not parameters, because `fit` receives the data and trains a single new run."""
 
 
 class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -33,7 +33,7 @@ class OpenSetClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Attributes:
         classes_: Known classes, of shape (C,).
         predictor_: The fitted `medic.Predictor`.
-        run_: The trained `medic.Run`, if the parameter `output` is set.
+        run_: The trained `medic.Run`, if the `output` parameter is set.
     """
 
     def __init__(self, **settings: Unpack[Settings]) -> None:

@@ -39,7 +39,7 @@ TrainSet = tuple[Tensor | Sequence[Any], Tensor, Tensor]
 REFRESHED = 30
 """Number of batches used to estimate batch-norm statistics for averaged weights."""
 LARGE = 224
-"""Image side length in pixels, assumed for a size-dependent learning rate if there is no setup."""
+"""Image side length in pixels, assumed for a size-dependent learning rate if no `setup` is passed."""
 
 
 class Learner:
@@ -165,7 +165,7 @@ class Learner:
             y: Classes of shape (N,).
             domain: Domains of shape (N,).
             index: Rows of the samples in the training set, of shape (N,). Only for methods that correct labels.
-            **attributes: Other attributes of the samples, each of shape (N,), for grids that split by them.
+            **attributes: Additional attributes of the samples, each of shape (N,), for grids that split by them.
         """
         x, y, domain = (self._placed(part) for part in (x, y, domain))
         self._check_domains(domain)
@@ -274,7 +274,7 @@ class Learner:
         return torch.zeros(1, *self.setup.shape, device=self.device)
 
     def _complete_optimizer(self, optimizer: torch.optim.Optimizer | MakeOptimizer) -> torch.optim.Optimizer:
-        """Return the optimizer with the method's own parameters added, at rates relative to the model's."""
+        """Return the optimizer with the method's own parameters added, at learning rates relative to the model's."""
         made: Any = optimizer
         if not isinstance(optimizer, torch.optim.Optimizer) and callable(optimizer):
             made = optimizer(self._weights())
@@ -394,7 +394,7 @@ class Learner:
         return {name: values[rows].to(self.device) for name, values in labels.items()}
 
     def _average(self, averaging: WeightAverage) -> None:
-        """Update the weight average, and pass it the validation loss if it asks for one."""
+        """Update the weight average, and pass it the validation loss if required."""
         iterations = self._iterations or self.iteration
         averaging.update(self._weights(), self.iteration / iterations)
         if self._validate is not None and averaging.asks(self.iteration, iterations):
@@ -424,7 +424,7 @@ class Learner:
                     self.model(self._placed(batch[0] if isinstance(batch, tuple | list) else batch))
 
     def _batches(self) -> Iterable[Tensor]:
-        """Yield batches of the training set, in random order."""
+        """Yield batches from the training set, in random order."""
         size = min(len(self.samples), max(2, self.batch_size * max(self.grid.sizes)))
         rows = torch.randperm(len(self.samples), generator=self.grid.generator)
         return (self.images.gather(part, self.device) for part in rows.split(size)[:REFRESHED] if len(part) == size)

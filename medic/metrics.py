@@ -1,4 +1,4 @@
-"""Registry of metrics: the key in a record, title, scale, direction and function of each metric.
+"""Registry of metrics, with the record key, title, scale, direction and function of each metric.
 
 A record is a line of a run's results.jsonl. Metrics are stored as fractions and shown in percent. This module does not
 import torch: each function calls a method of `medic.openset.Ranking` by name.
@@ -17,7 +17,7 @@ class Metric:
     key: str
     title: str
     of_ranking: Callable[[Any], float] | None = None
-    """Function of a `medic.openset.Ranking`, for metrics that need no threshold. Every run records these metrics."""
+    """Computes the metric from a `medic.openset.Ranking` if it needs no threshold. Every run records such metrics."""
     scale: float = 100.0
     """Factor from the stored to the displayed value: 100 for percent."""
     higher_is_better: bool = True

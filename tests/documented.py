@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import re
 import shutil
+from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from contextlib import chdir
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import huggingface_hub
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import save_file
 
 import medic
@@ -117,6 +119,7 @@ def _images() -> None:
     for index in range(24):
         picture(index).save(f"photos/{'more/' if index % 2 else ''}{index}.png")
     picture(0).save("a.jpg")
+    picture(1).save("photos/1.png")
     Path("paths.txt").write_text("a.jpg\nphotos/0.png\n")
 
 
@@ -144,6 +147,7 @@ def _code_and_settings() -> None:
     settings = next(text for language, text in blocks("docs/sweeps.md") if language == "yaml")
     Path("sweep.yaml").write_text(settings.replace("/data", "data"))
     Path("run.yaml").write_text("target: street\n")
+    torch.save({"model": {"norm.weight": torch.ones(2)}, "args": Namespace(epochs=300)}, "gfnet-h-ti.pth")
     Path("benchmarks").mkdir()
     for name in ("systems.yaml", "systems_digits.yaml"):
         shutil.copy(ROOT / "benchmarks" / name, Path("benchmarks", name))

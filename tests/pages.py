@@ -63,7 +63,12 @@ def run_page(page: str, replacements: dict[str, str]) -> dict[str, Any]:
     return names
 
 
-PAGES = ("README.md", *sorted(str(path.relative_to(ROOT)) for path in DOCS.rglob("*.md")))
+PAGES = (
+    "CONTRIBUTING.md",
+    "README.md",
+    "SECURITY.md",
+    *sorted(str(path.relative_to(ROOT)) for path in DOCS.rglob("*.md")),
+)
 """The pages that show commands."""
 CODE = ("python", "yaml", "json", "dockerfile")
 """Languages of fenced blocks that are no commands."""

@@ -14,10 +14,10 @@ import pytest
 from medic.cli import main
 from medic.cli.main import COMMANDS, make_parser
 from medic.cli.options import canonical
-from medic.data import Dataset
+from medic.data import BENCHMARKS, Dataset
 from tests.deploy.hub import NAME, serve_hub
 from tests.documented import clear, make, resolve
-from tests.pages import PAGES, Command, commands
+from tests.pages import PAGES, Command, blocks, commands
 from tests.plugins import forgotten
 
 FOUND = {(one.words, one.previous, one.quoted): one for page in PAGES for one in commands(page)}.values()
@@ -78,6 +78,29 @@ def test_a_command_runs(command: Command, place: Path, monkeypatch: pytest.Monke
     clear(words)
     code = main([*words, *further])
     assert code in ((0, 1) if name in FINDS else (0,))
+
+
+SCRIPTS = ("CONTRIBUTING.md", "docs/data.md", "docs/design.md", "docs/tables.md", "docs/use.md")
+"""Pages whose Python blocks are executed here. Other test modules execute the blocks of all other pages."""
+ELSEWHERE = ("README.md", "docs/frameworks.md", "docs/gallery.md", "docs/python.md", "docs/training.md")
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.slow] * (page == "docs/use.md")) for page in SCRIPTS]
+)
+def test_python_blocks_run(page: str, place: Path) -> None:
+    names: dict[str, object] = {}
+    with forgotten():
+        for language, text in blocks(page):
+            assert language == "python"
+            exec(compile(text, page, "exec"), names)
+    BENCHMARKS.pop("mine", None)  # from the page on data
+
+
+def test_every_page_with_python_is_executed() -> None:
+    pages = {page for page in PAGES if any(block.language == "python" for block in blocks(page))}
+    folders = {page for page in pages if page.startswith(("docs/tutorials/", "docs/concepts/"))}
+    assert pages - folders == {*SCRIPTS, *ELSEWHERE}
 
 
 def test_commands_are_found() -> None:

@@ -32,7 +32,7 @@ def test_the_loop_runs_with_a_model_that_meets_the_need():
 
 
 class OneVsAll(nn.Module):
-    """A linear layer whose outputs are close-set and one-vs-all logits of six classes."""
+    """A linear layer whose outputs are closed-set and one-vs-all logits of six classes."""
 
     def __init__(self, network):
         super().__init__()

@@ -10,7 +10,7 @@ from medic import openset
 from tests.pages import DOCS, ROOT
 
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
-PAGES = sorted(str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *DOCS.rglob("*.md")])
+PAGES = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 
 
 def files_of(nav) -> list[str]:
@@ -43,5 +43,5 @@ def test_links_between_files(page):
 
 
 def test_pictures_are_small():
-    for path in (DOCS / "images").iterdir():
+    for path in (DOCS / "images").rglob("*.webp"):
         assert path.stat().st_size <= 150_000, path.name

@@ -1,6 +1,6 @@
 """Analyses of finished runs. Each computes numbers and draws a figure.
 
-The module of an analysis is imported on first use, so that listing the analyses does not import torch.
+An analysis module is imported on first use, so that listing the analyses does not import torch.
 """
 
 import importlib
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from medic.analysis.result import Result
 
 Takes = Literal["nothing", "run", "runs", "folders"]
-"""What an analysis takes: nothing, one run, several runs, or folders of runs."""
+"""What an analysis takes as input: nothing, one run, several runs, or folders of runs."""
 _FEATURES = ("split", "rerun", "root", "device")
 
 

@@ -8,8 +8,8 @@ For positive class c and another class j, the midpoint prediction from the paper
 
     λ(j, c) = mean_{x_0 ∈ j, x_1 ∈ c} q_c((x_0 + x_1) / 2) ≈ ½ (mean_{x_0 ∈ j} q_c(x_0) + mean_{x_1 ∈ c} q_c(x_1)).
 
-Midpoints are taken between features. The log-odds are linear in the features, so d_c at a midpoint is the mean of both
-log-odds.
+Midpoints are taken between features. The log-odds are linear in the features, so d_c at a midpoint is the mean of the
+two log-odds.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ LogOdds = Callable[[Tensor], Tensor]
 GRID = 80
 """Number of grid points along each axis of the plane."""
 MIDPOINTS = 50_000_000
-"""Maximum number of midpoints. If there are more, evenly spaced images are used instead of all."""
+"""Maximum number of midpoints. If there are more, only evenly spaced images are used."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class Plane:
     own: NDArray[np.bool_]
     """Whether each image belongs to class c, of shape (N,)."""
     crossing: float
-    """Position where q_c = ½ between the means of j (0) and c (1). Above ½, it is closer to the positive class."""
+    """Where q_c = ½ on the line from the mean of j (0) to that of c (1). Above ½, this point is closer to class c."""
 
 
 @dataclass(frozen=True)
 class Balance:
-    """Confidences and balance of the C one-vs-all classifiers of a run, in arrays of shape (C,) or (C, C)."""
+    """Confidences and balance of a run's C one-vs-all classifiers, in arrays of shape (C,) or (C, C)."""
 
     label: str
     method: str
@@ -86,7 +86,7 @@ class Balance:
 
 @dataclass(frozen=True)
 class Boundary(Result):
-    """The balance of several runs, and their planes for the same two classes."""
+    """The classifier balance in several runs, and their planes for the same two classes."""
 
     runs: tuple[Balance, ...]
     split: str
@@ -128,7 +128,7 @@ def measure(
     """Measure every run. `classes` are the positive class and the other class of the plane.
 
     The default positive class c is the one whose classifier in the first run is most biased towards "not c". The
-    default other class has the largest mean positive output of this classifier.
+    default other class is the one for which this classifier has the largest mean positive output.
     """
     balances: list[Balance] = []
     pair = None
@@ -193,7 +193,7 @@ def _choose(names: Sequence[str], odds: Tensor, y: Tensor, classes: Sequence[str
 
 
 def _confidences(odds: Tensor, y: Tensor) -> tuple[Floats, Floats, Floats]:
-    """Return conf_p, conf_n and balance of every classifier, each of shape (C,).
+    """Return conf_p, conf_n and the balance for every classifier, each of shape (C,).
 
     The log-odds have shape (N, C), and the labels have shape (N,).
     """

@@ -25,7 +25,7 @@ ALIKE = 0.1
 
 @dataclass(frozen=True)
 class Cost(Result):
-    """The cost of a method for K numbers of steps, and of ERM with the same number of images per iteration."""
+    """A method's cost at each of K numbers of steps, and ERM's cost with the same number of images per iteration."""
 
     method: str
     steps: NDArray[np.int64]
@@ -35,16 +35,16 @@ class Cost(Result):
     gib: Floats
     """Peak memory in GiB, of shape (K,): GPU memory, or process memory on a CPU."""
     erm_seconds: float
-    """Seconds per iteration of ERM, or NaN without an ERM run."""
+    """ERM's seconds per iteration, or NaN without an ERM run."""
     erm_gib: float
     images: int
     """Number of images per iteration."""
     erm_images: int
-    """Number of images per iteration of ERM, or 0 without an ERM run. Rounding to whole tasks may change it."""
+    """ERM's number of images per iteration, which may differ due to rounding to whole tasks. 0 without an ERM run."""
     place: str
     """Name of the GPU, or "cpu"."""
     missing: str = ""
-    """Why no ERM run is compared, with the options to train one. Empty if an ERM run is compared."""
+    """Why no ERM run is comparable, and which options train a comparable one. Empty if there is one."""
 
     def rows(self) -> list[dict[str, str]]:
         """Return one row for ERM, then one row per number of steps."""
@@ -102,7 +102,7 @@ def measure(runs: Sequence[Run]) -> Cost:
 
 
 def _differences(erm: Run, other: Run) -> dict[str, tuple[Any, Any]]:
-    """Return the settings that make an ERM run incomparable, with the values of both runs."""
+    """Return the settings that make an ERM run incomparable, with their values in both runs."""
     names = ("dataset", "target", "backbone", "objective", "iterations")
     pairs = {name: (complete_value(erm, name), complete_value(other, name)) for name in names}
     differences = {name: values for name, values in pairs.items() if values[0] != values[1]}
@@ -142,7 +142,7 @@ def _images(run: Run) -> int:
 def _cost(run: Run) -> tuple[float, float]:
     """Return the seconds per iteration and the peak memory of a run.
 
-    Iterations before the first evaluation count only if there are no others, because they include warm-up, graph
+    Iterations before the first evaluation are used only if there are no others, because they include warm-up, graph
     capture and compilation.
     """
     times = [float(record["step_time"]) for record in run.records if record.get("step_time")]

@@ -22,7 +22,7 @@ NEIGHBOURS = 10
 
 @dataclass(frozen=True)
 class Map:
-    """A two-dimensional embedding of the features of N target images from one run."""
+    """A two-dimensional embedding of one run's features for N target images."""
 
     label: str
     run: str
@@ -38,7 +38,7 @@ class Map:
     """Fraction of unknown images among the nearest neighbours of known images in feature space, divided by the fraction
     expected by chance. 0 means separate, 1 means mixed."""
     centrality: float
-    """Mean distance of unknown images from the centre of all features, divided by the same distance of known images."""
+    """Mean distance of unknown images from the centre of all features, divided by that of known images."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,9 @@ def measure(
 
 
 def _images(run: Run, split: str) -> tuple[str, ...]:
-    """Return values that identify the images of a split: the dataset's images, and the paths in the split.
+    """Return values that identify the images in a split: the dataset's images, and the paths in the split.
 
-    Runs do not store the paths of training images. These are the same if all other splits are the same.
+    Runs do not store the paths of training images. The training images are the same if all other splits are the same.
     """
     arrays = run.predictions
     rows = arrays["split"] == split if split in run.splits else np.full(len(arrays["split"]), True)

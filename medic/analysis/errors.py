@@ -2,8 +2,8 @@
 
 The predicted class is the one with the largest closed-set output, even if the image is then rejected. Target images of
 known classes are compared with validation images of the source domains. A confusion that occurs only in the target is
-due to the domain. Confusions at most two standard errors above the source domains are not listed. Unknown target
-classes are compared with the same classes in the source domains, if available.
+due to the domain. A confusion is listed only if it exceeds the fraction in the source domains by more than two standard
+errors. Unknown target classes are compared with the same classes in the source domains, if available.
 """
 
 import math
@@ -35,9 +35,9 @@ class Confusion:
     true: str
     taken_for: str
     target: float
-    """Fraction of the target images of the true class."""
+    """Fraction of the true class's target images that are classified as the other class."""
     source: float
-    """Fraction of the validation images of the true class, or NaN without such images."""
+    """The same fraction of the true class's validation images, or NaN without such images."""
     images: int
     """Number of target images that are classified as the other class."""
     of: int
@@ -47,7 +47,7 @@ class Confusion:
 
     @property
     def excess(self) -> float:
-        """Fraction in the target minus the fraction in the source domains, which counts as 0 if unavailable."""
+        """Fraction in the target minus the fraction in the source domains, which is treated as 0 if unavailable."""
         return self.target - (0.0 if np.isnan(self.source) else self.source)
 
     @property
@@ -58,7 +58,7 @@ class Confusion:
 
 
 def _variance(share: float, images: int) -> float:
-    """Return the variance of a fraction of images. Fractions of 0 and 1 get about the variance of one image."""
+    """Return the variance of a fraction measured on `images` images. It is never 0, even for fractions of 0 and 1."""
     return max(share * (1 - share), 1 / images) / images
 
 
@@ -68,7 +68,7 @@ class UnknownClass:
 
     name: str
     looks_like: str
-    """The known class that most images are classified as."""
+    """The known class that the images are most often classified as."""
     share: float
     """Fraction of images classified as `looks_like`."""
     accepted: float

@@ -9,7 +9,7 @@ The mean over all orders is
 
     E[G](α) = Σ_i g_i − (α/2) M + O(α²),   M = Σ_{i<j} (g_i · g_j)' = Σ_{i<j} (h_i g_j + h_j g_i).
 
-The paper states α M for every order, which is twice this coefficient. α M belongs to the derivative of the losses
+The paper states α M for every order, which is twice this coefficient. α M is correct for the derivative of the losses
 through the inner steps, `d/dθ Σ_i l_i(θ_i)`. The second-order update computes this derivative, but the paper trains
 with the first-order update.
 """
@@ -31,7 +31,7 @@ from medic.strategies import MultiStep
 from medic.tasks import Step
 
 ALPHAS = tuple(10 ** (exponent / 4) for exponent in range(-16, -3))
-"""Inner learning rates from 1e-4 to 10^-1."""
+"""Inner learning rates from 1e-4 to 1e-1."""
 UPDATES = ("half, mean over orders", "paper, mean over orders", "half, one order", "paper, second order")
 """Comparisons: the predicted coefficient of the matching term, and the update to compare with."""
 
@@ -43,7 +43,7 @@ class Expansion(Result):
     alpha: NDArray[np.float64]
     """Inner learning rates, of shape (A,)."""
     residual: dict[str, NDArray[np.float64]]
-    """‖G − predicted‖ / ‖Σ g_i‖, of shape (A,), by the names in `UPDATES`."""
+    """‖G − predicted‖ / ‖Σ g_i‖, of shape (A,), for each name in `UPDATES`."""
     slope: dict[str, float]
     """Slope of log residual against log α: 2 if the expansion is correct, 1 if its term in α is wrong."""
     coefficient: dict[str, NDArray[np.float64]]

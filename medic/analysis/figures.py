@@ -15,7 +15,7 @@ _STEPS_TABLE = "tasks-per-step --save-features"
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """A figure of the paper."""
+    """A figure in the paper."""
 
     name: str
     analysis: str
@@ -51,7 +51,7 @@ def _usual(runs: Sequence[Run]) -> list[Run]:
 
 
 def _as_defined(run: Run) -> bool:
-    """Return whether a run uses the default splits and steps of its method."""
+    """Return whether a run uses its method's default splits and steps."""
     data, tasks = run.config.data, run.config.tasks
     grid = METHODS[run.method].grid.fitted(len(data.sources), len(data.known))
     own = (tasks.domain_splits, tasks.class_splits, tuple(tasks.steps))
@@ -59,7 +59,7 @@ def _as_defined(run: Run) -> bool:
 
 
 def methods_side_by_side(runs: Sequence[Run]) -> list[Run]:
-    """Return one run per method of the paper's ablations, on the same problem. ERM and MEDIC++ are required."""
+    """Return one run per method in the paper's ablations, on the same problem. ERM and MEDIC++ are required."""
     best: dict[str, Run] = {}
     for group in _groups(_usual(runs)):
         by_method: dict[str, Run] = {}

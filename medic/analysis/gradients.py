@@ -1,4 +1,4 @@
-"""Dot products and angles between task gradients over training, within and between domains and classes.
+"""Dot products and angles between task gradients during training, within and between domains and classes.
 
 A cell is a pair (domain, class). Its gradient is the gradient of the run's mean loss over some of its training images,
 without augmentation or penalties, in evaluation mode (running batch-norm statistics). There are three kinds of pairs:
@@ -55,11 +55,11 @@ class Pairs:
     """Mean dot product, cosine and conflict over cell pairs, and L_reg, at one iteration."""
 
     dot: Mapping[str, float]
-    """Mean dot product by kind, or NaN without such pairs."""
+    """Mean dot product for each kind of pair, or NaN without such pairs."""
     cosine: Mapping[str, float]
-    """Mean cosine by kind."""
+    """Mean cosine for each kind of pair."""
     conflict: Mapping[str, float]
-    """Fraction of pairs with a negative cosine, by kind."""
+    """Fraction of pairs with a negative cosine, for each kind."""
     regularisation: float
     """L_reg, in units of the squared gradient, or NaN with only one domain or one class."""
     relative: float
@@ -216,7 +216,7 @@ def gram(model: nn.Module, losses: Sequence[Loss], batches: Sequence[tuple[Tenso
 
 
 def pairs(products: Floats, domain: Ints, label: Ints) -> Pairs:
-    """Average dot products of shape (n, n) over each kind of pair. `domain` and `label` belong to the n cells."""
+    """Average dot products of shape (n, n) over each kind of pair. `domain` and `label` describe the n cells."""
     norm = np.sqrt(np.diag(products))
     with np.errstate(divide="ignore", invalid="ignore"):
         cosine = np.where(np.outer(norm, norm) > 0, products / np.outer(norm, norm), np.nan)

@@ -56,7 +56,7 @@ def labels_of(runs: Sequence[Run]) -> list[str]:
 def with_features(
     run: Run, split: str, rerun: bool = False, root: str | None = None, device: str = "auto"
 ) -> LabelledOutputs:
-    """Return the outputs of a run for a split, with features of shape (N, F). `rerun` recomputes the outputs."""
+    """Return a run's outputs for a split, with features of shape (N, F). `rerun` recomputes the outputs."""
     if rerun:
         outputs = recompute_outputs(run, device, root)
         return outputs[check_choice("split", split, outputs, f"of run {run.path}")]
@@ -81,7 +81,7 @@ class Repeated:
     def iterate(self, iterations: int | None = None) -> Iterator[int]:
         """Train, and yield the iteration number after each step, when the weights equal those of the original run.
 
-        `iterations` stops early. Learning rates still follow the schedule of the whole run.
+        `iterations` limits the number of iterations. Learning rates still follow the whole run's schedule.
         """
         trainer = self.trainer
         trainer.model.train()

@@ -29,7 +29,7 @@ _UNSHARED = "targets not trained with every number of known classes"
 
 @dataclass(frozen=True)
 class Row:
-    """The OSCR of a method for K numbers of known classes."""
+    """A method's OSCR at each of K different numbers of known classes."""
 
     label: str
     method: str
@@ -78,7 +78,7 @@ def _at(row: Row, count: int) -> str:
 
 
 def measure(runs: Sequence[Run]) -> Openness:
-    """Average OSCR by method and number of known classes. Runs with other settings form separate rows."""
+    """Average OSCR by method and number of known classes. Runs with different settings form separate rows."""
     groups: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
         settings = {name: value for name, value in sorted(row_settings(run).items()) if name not in _SPLIT}

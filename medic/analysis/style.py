@@ -17,14 +17,14 @@ from medic.utils.files import atomic_write, writing
 WIDTH = 3.5
 """Column width of the paper, in inches."""
 LETTERS = 58, 40
-"""Characters per title line for a panel across the figure, and for panels side by side (in total)."""
+"""Characters per title line for a panel as wide as the figure, and for panels side by side (in total)."""
 FORMATS = ("png", "svg", "pdf")
 PALETTE = ("#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#f0e442")
 """The colours of Okabe and Ito (2008), except the one reserved for MEDIC++."""
 FIXED = {"medic++": "#d55e00", "erm": "#7a7a85", "medic": "#e69f00", "fish": "#0072b2", "mldg": "#009e73"}
-"""Fixed colours of methods, the same in every figure."""
+"""Fixed colours for methods, the same in every figure."""
 KNOWN, WRONG, UNKNOWN = "#0072b2", "#d55e00", "#595964"
-"""Colours for known or correct, wrong, and unknown, also used in reports. Some readers cannot tell purple from blue."""
+"""Colours for known or correct, wrong, and unknown images, also in reports. Purple and blue can look alike."""
 SEQUENTIAL, DIVERGING = "inferno", "PuOr_r"
 _LOOK: dict[Any, Any] = {
     "font.size": 8,
@@ -64,7 +64,7 @@ def styled(draw: Draw) -> Draw:
 
 
 def new_figure(height: float) -> Figure:
-    """Return an empty figure with column width and a height in inches."""
+    """Return an empty figure that is one column wide, with a height in inches."""
     return Figure(figsize=(WIDTH, height), layout="constrained")
 
 
@@ -83,7 +83,7 @@ def method_colours(methods: Sequence[str]) -> list[str]:
 
 
 def letter(axes: Axes, index: int, title: str) -> None:
-    """Add a title with a letter to a panel, such as `(a) title`, wrapped to its width. `aa` follows `z`."""
+    """Add a lettered title, such as `(a) title`, wrapped to the panel's width. `aa` follows `z`."""
     name, rest = "", index + 1
     while rest:
         rest, digit = divmod(rest - 1, 26)
@@ -100,7 +100,7 @@ def check_format(path: Path) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure in the format of the file extension. Identical figures produce identical bytes."""
+    """Write a figure in the format implied by the file extension. Identical figures produce identical bytes."""
     check_format(path)
     form, dated = path.suffix[1:].lower(), {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with rc_context(_LOOK), writing("figure", path):

@@ -1,4 +1,4 @@
-"""Class confusion used by adaptive sampling in a run, and the class chains that it drew.
+"""Class confusion used by a run's adaptive sampling, and the class chains drawn from it.
 
 The analysis replays training from the run's settings, and records every class split. Two classes are neighbours if they
 are adjacent in the chain. Dealing the chain round-robin puts neighbours into different tasks. Their gradients are
@@ -29,7 +29,7 @@ MAX_LISTED = 10
 
 @dataclass(frozen=True)
 class Tasks(Result):
-    """Confusion and co-occurrence of C classes over the class splits of a run."""
+    """Confusion and co-occurrence of C classes over a run's class splits."""
 
     label: str
     run: str
@@ -40,7 +40,7 @@ class Tasks(Result):
     confusion: Floats
     """Mean of p(j | i) over the splits, of shape (C, C). Row i is the true class."""
     neighbours: Floats
-    """Fraction of splits in which classes i and j were neighbours, of shape (C, C). Counts splits with both classes."""
+    """Fraction of splits in which classes i and j were neighbours, of shape (C, C). Only counts splits with both."""
     apart: Floats
     """Fraction of splits in which classes i and j were in different tasks, of shape (C, C)."""
     chance_neighbours: float

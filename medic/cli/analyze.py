@@ -41,9 +41,12 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def add_measuring_options(parser: ArgumentParser) -> None:
-    """Add the options of analyses that replay training."""
+    """Add the options for analyses that replay training."""
     parser.add_argument(
-        "--moments", type=count, metavar="N", help="number of measurements while training is replayed (default: 10)"
+        "--moments",
+        type=count,
+        metavar="N",
+        help="number of measurements to take while replaying the training (default: 10)",
     )
     parser.add_argument("--iterations", type=count, metavar="N", help="replay only the first N iterations of training")
     parser.add_argument("--root", metavar="DIR", help="folder with the images, if it has moved")

@@ -39,7 +39,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--cost",
         type=number(float, POSITIVE),
         metavar="C",
-        help="minimise the cost if accepting an unknown image costs C times as much as rejecting a known image",
+        help="minimise the cost if accepting an unknown image costs C times as much as losing a known one, both equally frequent",
     )
     parser.add_argument(
         "--left-out",
@@ -64,7 +64,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--output",
         type=output_folder,
         metavar="DIR",
-        help="folder to save the model with the chosen threshold to",
+        help="folder in which to save the model with the chosen threshold",
     )
     add_force_option(parser)
     add_device_option(parser, default="auto")
@@ -153,4 +153,4 @@ def _print(effects: "list[Effect]", chosen: "Threshold | None", calibration: "Ca
         some = ", ".join(labelled.others[:5])
         print(f"classes not in the model, treated as unknown: {some}{', …' if len(labelled.others) > 5 else ''}")
     if labelled is not None:
-        print("`accept P %` holds for new images from the same domains; in other domains, fewer images may be accepted")
+        print("`accept P%` holds for new images from the same domains; in other domains, fewer images may be accepted")

@@ -1,8 +1,8 @@
 """Cached names for listing, completion and spelling suggestions, so that none of these has to import torch.
 
 Importing the modules that define methods and benchmarks takes seconds, because they import torch. `catalogue.json`
-caches the names and descriptions. It is used only if its fingerprint matches these modules. After changing one of them,
-run `python -m medic.cli.catalogue` to update the file.
+caches the names and descriptions. The cache is used only if its fingerprint matches these modules. After changing a
+module, run `python -m medic.cli.catalogue` to update the file.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ def _read() -> Mapping[str, Any] | None:
 
 
 def rows(kind: str, make: Callable[[], list[dict[str, Any]]], imports: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return all entries of one kind, including those of installed packages and imports. `make` builds them."""
+    """Return all entries of one kind, including those from installed packages and imports. `make` builds them."""
     group = f"medic.{kind}"
     if imports or installed(group):
         from medic.config.imports import execute
@@ -89,7 +89,7 @@ def make() -> dict[str, Any]:
 
 
 def _values() -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield settings whose values are defined by a registry, with these values."""
+    """Yield every setting whose values are defined by a registry, together with those values."""
     from medic.data import RECIPES
     from medic.methods import METHODS  # first, because it fills the other registries
     from medic.models import HEADS, LAYERS, OURS

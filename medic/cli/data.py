@@ -224,7 +224,7 @@ def _copy_text(copy: "Copy", sign: str) -> str:
 
 
 def _print_list(title: str, lines: Sequence[str], count: int | None = None) -> None:
-    """Print the first lines of a list. `count` is the full number of items (default: the number of lines)."""
+    """Print the first lines of a list. `count` is the total number of items (default: the number of lines)."""
     count = len(lines) if count is None else count
     if not count:
         return

@@ -21,7 +21,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """List the benchmarks, or show the classes, layouts and default settings of one."""
+    """List the benchmarks, or show one benchmark's classes, layouts and default settings."""
     entries = {entry["dataset"]: entry for entry in catalogue.rows("datasets", make_rows, arguments.imports)}
     if arguments.name is not None:
         rows: list[dict[str, Any]] = [entries[check_choice("dataset", respelled(arguments.name, entries), entries)]]

@@ -18,7 +18,7 @@ BASE, COMPARED = "erm", "medic++"
 DOMAINS = ("handwritten", "printed", "blended", "street")
 """Domains of the built-in digits. Listed here because importing the dataset would import torch."""
 SHORT = {"images": 36, "averaging": "none"}
-"""Settings that shorten a run, chosen by run time alone. All other settings are defaults."""
+"""Settings that shorten a run, chosen based on run time alone. All other settings are defaults."""
 SHORTNESS = "These runs are too short to converge. They show how fast the methods learn, not how good they become."
 COLUMNS = tuple(METRICS[key] for key in ("acc", "hscore", "oscr_c", "oscr_b"))
 EXECUTOR = "local"
@@ -46,7 +46,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Train both methods with the one-vs-all head, print the metrics by seed, and write an HTML report."""
+    """Train both methods with the one-vs-all head, print the metrics for each seed, and write an HTML report."""
     if arguments.all and arguments.target is not None:
         raise MedicError("--all and --target cannot be combined: use only one of them")
     targets = "every domain" if arguments.all else arguments.target or "street"
@@ -88,7 +88,7 @@ def run(arguments: Namespace) -> int:
 
 
 def print_tables(table: "Table") -> str:
-    """Print the mean of every metric, and OSCR by seed. Return a sentence that says which method is ahead."""
+    """Print the mean of every metric, and OSCR for each seed. Return a sentence that says which method is ahead."""
     from medic.results.table import written
 
     column = table.columns_with_average[-1]
@@ -115,7 +115,7 @@ def print_tables(table: "Table") -> str:
 
 
 def _by_seed(row: "Row") -> dict[int, float]:
-    """Return the ranking metric of a row by seed, averaged over targets."""
+    """Return a row's ranking metric for each seed, averaged over targets."""
     values: dict[int, list[float]] = {}
     for pick in row.picks:
         if (value := pick.value(RANKED)) is not None:

@@ -197,7 +197,7 @@ def _measure_spectrum(
 
 
 def _print_spectrum(unknown: "Sequence[UnknownImages]") -> None:
-    """Print how well unknown images are separated from known images of the sources, the target, and both."""
+    """Print how well unknown images are separated from known images in the sources, in the target, and in both."""
     rows = [
         {
             "unknown images from": row.place,

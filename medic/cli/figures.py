@@ -33,7 +33,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Draw every figure of the paper whose runs exist, and log the commands that train missing runs."""
+    """Draw every figure in the paper whose runs exist, and log the commands that train missing runs."""
     from medic.results.runs import find_runs
 
     folder, output = Path(arguments.folder), arguments.output

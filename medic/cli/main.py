@@ -52,7 +52,7 @@ COMMANDS = {
     "completion": "print a completion script for bash, zsh or fish",
 }
 LONGEST = 1000
-"""Maximum length of an error message in characters. A value in it may be thousands of characters long."""
+"""Maximum length of an error message in characters. A quoted value may be thousands of characters long."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _streams() -> Iterator[None]:
-    """Make standard output and error accept any text, and replace closed streams by the null device."""
+    """Make standard output and error accept any text, and replace closed streams with the null device."""
     before = sys.stdout, sys.stderr
     closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
     for name in closed:  # in this order, so that each reuses the file descriptor of the closed stream
@@ -113,7 +113,7 @@ class _ReaderGone(Exception):
 
 
 class _Output:
-    """Wrapper around standard output that tells its own errors apart from those of other files."""
+    """Wrapper around standard output that distinguishes its own errors from those of other files."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -205,7 +205,7 @@ def positionals(parser: ArgumentParser) -> list[Action]:
 
 
 def _positional_usage(action: Action) -> str:
-    """Format a positional argument for the usage line, which does not list all options, unlike that of argparse."""
+    """Format a positional argument for the usage line. Unlike argparse's, this line does not list all options."""
     shapes = {"?": "[{0}]", "*": "[{0} ...]", "+": "{0} [{0} ...]"}
     return shapes.get(str(action.nargs), "{0}").format(action.metavar)
 

@@ -53,7 +53,7 @@ def make_rows() -> list[dict[str, Any]]:
 
 
 def describe(method: "Method") -> dict[str, Any]:
-    """Describe a method with plain values. A training setting of None depends on the starting point."""
+    """Describe a method with plain values. A training setting that is None depends on the starting point."""
     from medic.config.parts import find_parts, search_ranges
     from medic.config.settings import DEFAULTS
     from medic.config.starts import STARTS
@@ -106,7 +106,7 @@ def describe(method: "Method") -> dict[str, Any]:
 
 
 def _plain(rate: Any) -> Any:
-    """Return a learning rate as a number, or as a dict by image size."""
+    """Return a learning rate as a number, or as a dict keyed by image size."""
     return rate._asdict() if hasattr(rate, "_asdict") else rate
 
 

@@ -27,7 +27,7 @@ TITLES = {"model": "network", "optim": "optimisation"}
 
 
 def option_of(name: str) -> str:
-    """Return the option for a setting. The setting for `--import` is `imports`, as `import` is a Python keyword."""
+    """Return a setting's option. The setting for `--import` is `imports`, because `import` is a Python keyword."""
     return "--import" if name == "imports" else f"--{name.replace('_', '-')}"
 
 
@@ -168,7 +168,7 @@ def add_force_option(parser: ArgumentParser) -> None:
 
 
 def _reader(declared: Setting) -> Callable[[str], Any]:
-    """Return the parser for an option's value. As in a file, `null` means the default."""
+    """Return the parser for an option's value. As in a settings file, `null` means the default."""
     kind = declared.kinds[0]
 
     def read(text: str) -> Any:
@@ -209,7 +209,7 @@ def user_settings(arguments: Namespace, dataset: str | None = SETTINGS["dataset"
 
 
 def _over_file(settings: dict[str, Any], arguments: Namespace) -> dict[str, Any]:
-    """Return the settings of the `--config` file, overridden by the options."""
+    """Return the settings from the `--config` file, overridden by the options."""
     file_settings = _from_file(Path(arguments.config))
     changed = [name for name in settings if not SETTINGS[name].local]
     if changed and file_settings.keys() == SETTINGS.keys():
@@ -224,10 +224,10 @@ def _over_file(settings: dict[str, Any], arguments: Namespace) -> dict[str, Any]
 
 
 def _from_file(path: Path) -> dict[str, Any]:
-    """Return the settings of a file, with canonical names.
+    """Return the settings from a file, with canonical names.
 
-    For the complete configuration of a run, read the user's original settings from the file next to it instead, so
-    that derived settings follow the command line.
+    If the file is a run's complete configuration, read the user's original settings from the file next to it instead,
+    so that derived settings follow the command line.
     """
     written = path.parent / user_settings_file(path.parent)
     source = written if path.name == config_file(path.parent) and written.exists() else path

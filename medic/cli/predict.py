@@ -103,7 +103,7 @@ def _chained(first: list[T], rest: Iterator[T]) -> Generator[T]:
 
 
 def _with_progress(results: Iterator[T]) -> Generator[T]:
-    """Yield the results, and show their number and speed if messages go to a terminal."""
+    """Yield the results. If messages go to a terminal, show the number of results and the speed."""
     if not (logger.isEnabledFor(logging.INFO) and console().is_terminal):
         yield from results
         return

@@ -40,7 +40,7 @@ def add_options(parser: ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="NAME",
-        help="train only these methods of the table",
+        help="train only these methods from the table",
     )
     parser.add_argument(
         "--only", nargs="*", action="extend", default=[], metavar="COLUMN", help="train only these columns of the table"

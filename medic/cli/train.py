@@ -69,7 +69,7 @@ def run(arguments: Namespace) -> int:
 def _configuration(settings: Mapping[str, Any], complete: Mapping[str, Any]) -> str:
     """Format a configuration file: the user's settings, then all derived settings, commented out.
 
-    Derived settings are comments, so that they still follow when the user edits a setting in the file.
+    Derived settings are comments, so that they are derived again after the user edits a setting in the file.
     """
     derived = {name: value for name, value in complete.items() if name not in settings}
     commented = "".join(f"# {line}\n" for line in to_yaml(derived).splitlines())

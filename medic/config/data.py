@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NONE = "none"
 """Value of `target` that trains on all domains and evaluates on their held-out images."""
 EACH = "each"
-"""Value of `target` or `sources` that sweeps over every domain of the dataset."""
+"""Value of `target` or `sources` that sweeps over every domain in the dataset."""
 
 Store = Literal["auto", "gpu", "ram", "map", "stream"]
 OnBadImage = Literal["error", "skip"]
@@ -144,7 +144,7 @@ class DataConfig:
     """For every source that lacks some known classes, the known classes it has."""
     validation: Validation
     holdout: float | None
-    """None, like `trial_seed`, if the run uses the validation split of the dataset."""
+    """None, like `trial_seed`, if the run uses the dataset's own validation split."""
     trial_seed: int | None
     label_noise: float | None
     shots: int | None
@@ -292,7 +292,7 @@ def _is_auto(partial: object) -> bool:
 
 
 def _present_classes(dataset: "LazyDataset", sources: Sequence[str]) -> dict[str, set[str]]:
-    """Return the classes with images in each source; a dataset without an image list is assumed to have all."""
+    """Return the classes that have images in each source: all classes if the dataset has no image list."""
     from medic.data import ImageList
 
     if not isinstance(dataset, ImageList):

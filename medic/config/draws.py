@@ -1,4 +1,4 @@
-"""DomainBed's random search: each hyperparameter is drawn by its own generator, seeded by its name."""
+"""DomainBed's random search: each hyperparameter has its own generator, seeded with the hyperparameter's name."""
 
 from collections.abc import Mapping
 from dataclasses import replace

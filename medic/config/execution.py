@@ -17,7 +17,7 @@ TRACKERS = ("tensorboard", "wandb", "mlflow")
 
 _NAME = re.compile(r"\w[\w.+=,@-]*")
 _RESERVED = re.compile(r"logs|[0-9a-f]{16}")
-"""Names reserved for other directories in the output: the logs of a sweep, and unnamed runs."""
+"""Names reserved for other directories in the output folder: the logs of a sweep, and unnamed runs."""
 
 
 class ExecutionSettings(TypedDict, total=False):
@@ -92,7 +92,7 @@ class ExecutionConfig:
     track: str
     output: str
     name: str | None
-    """None to name the run directory after the hash of the run."""
+    """None to name the run directory after the run's hash."""
 
     def __post_init__(self) -> None:
         check_trackers(self.track)

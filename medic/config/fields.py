@@ -48,7 +48,7 @@ class Setting:
 
     @property
     def kinds(self) -> tuple[Any, ...]:
-        """The accepted types. Paths count as strings."""
+        """The accepted types. Paths are treated as strings."""
         kinds = get_args(self.hint) if get_origin(self.hint) is UnionType else (self.hint,)
         plain = (str if get_origin(kind) is Literal else kind for kind in kinds)
         objects = (NoneType, Items)

@@ -17,10 +17,10 @@ class RepeatedKey(yaml.constructor.ConstructorError):
 
 
 class Loader(yaml.SafeLoader):
-    """A safe loader that reads 1e-3 as a number and rejects repeated keys, where YAML would keep the last."""
+    """A safe loader that reads 1e-3 as a number and rejects repeated keys, of which YAML would keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Build a mapping. Two spellings of a setting count as the same key."""
+        """Build a mapping. Two spellings of a setting are treated as the same key."""
         seen: set[str] = set()
         for key, _ in node.value:
             written = str(key.value)

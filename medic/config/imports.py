@@ -1,4 +1,4 @@
-"""Execution of the files and modules passed to `--import`, which may register methods and other parts.
+"""Execute the files and modules passed to `--import`, which may register methods and other parts.
 
 Code is executed only if the user passes it to a command. The imports recorded in a finished run are not executed
 unless the user names them again.
@@ -41,16 +41,16 @@ _REGISTRIES: Mapping[str, MutableMapping[str, Any]] = {
     "sampler": SAMPLERS,
     "average": AVERAGES,
 }
-"""Registries that a plug-in may extend, by the noun for an entry."""
+"""Registries that a plug-in may extend, keyed by the noun for an entry."""
 _KINDS: Mapping[str, type] = {"method": Method, "dataset": Benchmark, "score": Score}
-"""Classes of entries with a `name` attribute, which must equal the key in the registry."""
+"""Entry classes with a `name` attribute, which must equal the entry's key in the registry."""
 
 _BUILT_IN = frozenset((kind, entry) for kind, registry in _REGISTRIES.items() for entry in registry)
 """Entries defined by this package."""
 _executed: dict[str, str] = {}
-"""Hash of the code executed last, by absolute path or module name."""
+"""Hash of the most recently executed code, keyed by absolute path or module name."""
 _owners: dict[tuple[str, str], str] = {}
-"""The path or module that added an entry, by registry and entry name."""
+"""The path or module that added each entry, keyed by registry and entry name."""
 
 
 def execute(names: str | Iterable[str]) -> list[Plugin]:
@@ -120,7 +120,7 @@ def _add_methods(module: ModuleType) -> None:
 
 @contextmanager
 def _registering(name: str) -> Iterator[None]:
-    """Record what the enclosed code registers. Undo it if the code fails or replaces an entry it does not own."""
+    """Record what the enclosed code registers. Undo this if the code fails or replaces an entry it does not own."""
     before = {kind: dict(registry) for kind, registry in _REGISTRIES.items()}
     try:
         try:
@@ -143,7 +143,7 @@ def _registering(name: str) -> Iterator[None]:
 
 
 def _check(name: str, kind: str, entry: str, value: Any, replaced: bool) -> None:
-    """Raise an error for an entry of the wrong type or name, or one that replaces an entry of other code."""
+    """Raise an error for an entry of the wrong type or name, or one that replaces an entry from other code."""
     wanted = _KINDS.get(kind)
     if wanted is not None and not isinstance(value, wanted):
         raise MedicError(f"--import {name}: {kind} {entry!r} must be a {wanted.__name__}, got {type(value).__name__}")
@@ -156,7 +156,7 @@ def _check(name: str, kind: str, entry: str, value: Any, replaced: bool) -> None
 
 
 def _line(error: BaseException, name: str) -> str:
-    """Return the last line of the file in the traceback of an error, as `, line N`."""
+    """Return the file's last line number in an error's traceback, as `, line N`."""
     if isinstance(error, SyntaxError):
         return f", line {error.lineno}" if error.filename == name else ""
     trace, line = error.__traceback__, None

@@ -35,7 +35,7 @@ class Parts:
         return (part for part in (*self.losses, *single, *self.callbacks) if part is not None)
 
     def build_objective(self, **ova: float | None) -> Objective:
-        """Build the objective with its losses, penalty and change. `ova` holds arguments of the one-vs-all loss."""
+        """Build the objective with its losses, penalty and change. `ova` holds arguments for the one-vs-all loss."""
         return self.objective.build(
             losses=[loss.build(**(ova if loss.name == "ova" else {})) for loss in self.losses],
             penalties=[] if self.penalty is None else [self.penalty.build()],
@@ -44,7 +44,7 @@ class Parts:
 
     @property
     def inspecting(self) -> str | None:
-        """The penalty or objective that accesses images or the inside of the backbone, if any."""
+        """The penalty or objective that accesses images or the backbone's internals, if any."""
         if self.penalty is not None and getattr(self.penalty.kind, "inspects_backbone", False):
             return f"penalty {self.penalty.name!r}"
         inspects = getattr(self.objective.kind, "inspects_backbone", False)

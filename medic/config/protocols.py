@@ -1,7 +1,7 @@
 """Settings of the paper's experiments, in two versions: as in the paper's text and as in the authors' code.
 
 `docs/protocols.md` lists the source of every value, and a test checks this module against it. Where the paper does not
-state a value, both versions use that of the code.
+state a value, both versions use the value in the code.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Protocol:
     groups: int | None = None
     """Number of class groups to split, if there are at least as many classes. None to split single classes."""
     close_set_groups: Mapping[str, int] = field(default_factory=dict)
-    """Number of class groups by dataset, for closed-set experiments."""
+    """Number of class groups for each dataset in closed-set experiments."""
 
     def settings(self, dataset: str, trains_ova: bool) -> dict[str, Any]:
         """Return the settings of a run, which the method and the user may override."""
@@ -36,7 +36,7 @@ class Protocol:
     def fitted(
         self, grid: GridSpec, user_settings: Mapping[str, Any], dataset: str, known: int, unknown: int
     ) -> GridSpec:
-        """Return a method's grid with the class splits of the protocol. User settings take priority."""
+        """Return a method's grid with the protocol's class splits. User settings take priority."""
         splits = grid.classes
         if splits is None:
             return grid
@@ -71,4 +71,4 @@ STATED = frozenset(
     "ova_floor domain_splits class_splits steps sampling separate class_groups batch_size inner_lr order optimizer lr "
     "schedule iterations averaging".split()
 )
-"""Settings and conditions stated in the paper. All others come from the code, DomainBed or our own reading."""
+"""Settings and conditions stated in the paper. All others come from the code, DomainBed or our own interpretation."""

@@ -270,8 +270,8 @@ def _inner_lr(
 ) -> float | None:
     """Return the inner learning rate, or None for the strategy's own.
 
-    Unless set explicitly, it is a multiple of the outer SGD rate. Inner steps are always plain SGD, so with another
-    outer optimizer the multiple is taken of the starting point's SGD rate.
+    Unless set explicitly, it is a multiple of the outer SGD rate. Inner steps are always plain SGD, so with a different
+    outer optimizer, it is a multiple of the starting point's SGD rate.
     """
     if inner_lr == "lr":
         return optim.lr

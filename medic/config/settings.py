@@ -56,7 +56,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "freeze": ("tune", "use --tune head"),
     "soup": ("output", "use `medic soup` to average the weights of finished runs"),
 }
-"""Options of other tools: the equivalent setting, and a hint for commands that accept this setting."""
+"""Options from other tools, with the equivalent setting and a hint for commands that accept this setting."""
 _SAME = {
     "epochs": ("epoch", "num_epochs", "max_epochs", "n_epochs"),
     "num_workers": ("workers",),
@@ -126,7 +126,7 @@ DEFAULTS: Mapping[str, Any] = {
 
 
 def setting_name(spelling: str) -> str:
-    """Return the canonical name of a setting, which may contain hyphens or be an alias from another codebase."""
+    """Return a setting's canonical name, given a name that may contain hyphens or be an alias from another codebase."""
     name = spelling.replace("-", "_")
     return ALIASES.get(name, name)
 
@@ -152,7 +152,7 @@ _CALLED: Mapping[Any, str] = {
 
 
 def known_setting(name: str, where: str = "") -> str:
-    """Return the name of a setting, or raise an error that suggests one. `where` says where the name was found."""
+    """Return the name of a setting, or raise an error that suggests one. `where` describes where the name was found."""
     if name not in SETTINGS and (meant := meaning(name)):
         raise MedicError(f"unknown setting {name!r}{where and ' '}{where}: {meant[1]}")
     return check_choice("setting", name, SETTINGS, where)

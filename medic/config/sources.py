@@ -60,7 +60,7 @@ def name_source(kind: str, source: Any) -> str:
 
 
 def forget_source(kind: str, name: str) -> None:
-    """Unregister an object of this process."""
+    """Unregister an object that exists only in this process."""
     (OURS if kind == "backbone" else BENCHMARKS).pop(name)
     del _live[name]
 
@@ -107,7 +107,7 @@ def allow_sources(settings: Mapping[str, Any], where: str) -> None:
 
 @contextmanager
 def lend_network(name: str, source: Any) -> Iterator[None]:
-    """Inside the context, build the user's network for every backbone of this name."""
+    """Inside the context, build the user's network for every backbone with this name."""
     if not is_source(name):
         raise MedicError(f"the model uses backbone {name!r}, which does not need a custom network: omit model=")
     before = OURS.get(name)
@@ -158,7 +158,7 @@ def _is_function(source: Any) -> bool:
 
 
 def _find_function(kind: str, name: str) -> Callable[[], Any]:
-    """Return the function with a name `module:function`, from an executed file or an importable module."""
+    """Return the function named `module:function`, from an executed file or an importable module."""
     module, _, function = name.partition(":")
     try:
         owner = _executed_file(module) or importlib.import_module(module)
@@ -172,7 +172,7 @@ def _find_function(kind: str, name: str) -> Callable[[], Any]:
 
 
 def _executed_file(module: str) -> Any:
-    """Return the module of a file `module.py` that `--import` executed, or None."""
+    """Return the module created from a `module.py` file that `--import` executed, or None."""
     return next((file_module(path) for path in executed() if Path(path).name == f"{module}.py"), None)
 
 
@@ -187,7 +187,7 @@ def _hash_module(module: str) -> str:
 
 
 def _importable(function: Any) -> str | None:
-    """Return the name `module:function` if another process can import the function, otherwise None."""
+    """Return a function's `module:function` name if another process can import it, otherwise None."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if module in (None, "__main__") or not name.isidentifier():
         return None

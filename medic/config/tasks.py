@@ -196,12 +196,12 @@ def _check_effects(settings: TaskSettings, grid: "GridSpec", method: "Method") -
 
 
 def _splits(chosen: int | None, own: int | None) -> int | None:
-    """Return the number of parts of an axis, or None if it is pooled. `chosen` 0 pools it, None keeps the method's."""
+    """Return the number of parts along an axis, or None to pool it. `chosen`: 0 to pool, None for the method's own."""
     return own if chosen is None else chosen or None
 
 
 def _written(splits: int | None, own: int | None) -> int | None:
-    """Return the setting that produces this number of parts, given the method's own."""
+    """Return the setting that produces this number of parts, given the method's own number."""
     return 0 if splits is None and own is not None else splits
 
 

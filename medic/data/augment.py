@@ -153,7 +153,7 @@ def _number(name: str, value: Any) -> Any:
 
 
 def describe_augmentation(recipe: Augmentation) -> str:
-    """Return the name or the values of a recipe, as `make_augmentation` accepts them."""
+    """Return a recipe's name or values, in the form that `make_augmentation` accepts."""
     for name, known in RECIPES.items():
         if recipe == known:
             return name
@@ -168,8 +168,8 @@ def describe_augmentation(recipe: Augmentation) -> str:
 def resample(pixels: Tensor, box: Tensor, flip: Tensor, shape: tuple[int, int]) -> Tensor:
     """Crop pixels of shape (N, C, H, W) to `box`, resize them to `shape`, and flip them where `flip` is 1.
 
-    `box` has shape (N, 4) and `flip` shape (N, 1). Rows and columns are filtered separately, by gathering pixels. On a
-    CPU this is several times faster than `grid_sample` or matrix products, and the result does not depend on the
+    `box` has shape (N, 4), and `flip` has shape (N, 1). Rows and columns are filtered separately, by gathering pixels.
+    On a CPU this is several times faster than `grid_sample` or matrix products, and the result does not depend on the
     matrix-product precision.
     """
     top, left, height, width = box.split(1, dim=1)
@@ -215,7 +215,7 @@ def turn_hue(pixels: Tensor, turn: Tensor) -> Tensor:
 
 
 def _taps(start: Tensor, length: Tensor, whole: int, size: int, flip: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the input indices and filter weights of each output pixel along one axis, of shape (N, size, taps).
+    """Return the input indices and filter weights for each output pixel along one axis, of shape (N, size, taps).
 
     The input is a crop of `length` pixels that begins at `start`, both of shape (N, 1), along an axis of `whole`
     pixels. The filter is torch's antialiased bilinear filter: a triangle whose half-width is one input or output pixel,

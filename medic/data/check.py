@@ -64,7 +64,7 @@ class Check:
     extra: Sequence[str] = ()
     """Folders and images that are not used."""
     bad: Sequence[str] = ()
-    """Error messages of unreadable files."""
+    """Error messages for unreadable files."""
     equal: Found | None = None
     """Images with equal pixels; None for generated benchmarks."""
     similar: Found | None = None

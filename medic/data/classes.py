@@ -151,7 +151,7 @@ def rotating_partial(known: Sequence[str], sources: Sequence[str]) -> dict[str, 
 
 
 def _cut(classes: Sequence[str], known: int, unknown: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the first `known` and the last `unknown` classes, so that splits with equal `unknown` share these."""
+    """Return the first `known` and the last `unknown` classes. The unknown classes do not depend on `known`."""
     return tuple(classes[:known]), tuple(classes[len(classes) - unknown :])
 
 

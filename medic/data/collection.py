@@ -71,7 +71,7 @@ def make_collection(name: str, source: Any) -> LazyDataset:
     """Build a named dataset from Python objects.
 
     `source` is a `LazyDataset`, a sequence of (image, class, domain), or three sequences: images, classes and domains.
-    Classes and domains are names or numbers. If `source` has attributes `classes` and `domains`, numbers are indices
+    Classes and domains are names or numbers. If `source` has `classes` and `domains` attributes, numbers are indices
     into these lists of names.
     """
     if isinstance(source, LazyDataset):
@@ -129,7 +129,7 @@ def _sorted(names: Sequence[str]) -> tuple[str, ...]:
 def make_benchmark(name: str, source: Any) -> Benchmark:
     """Build a benchmark from Python objects.
 
-    Small images get the default settings of `digits`, all others those of `folder`.
+    Small images get the default settings of `digits`; all others get those of `folder`.
     """
     dataset = make_collection(name, source)
     first = dataset.images[0] if isinstance(dataset, Collection) else None

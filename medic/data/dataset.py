@@ -35,7 +35,7 @@ class Dataset:
     attributes: Mapping[str, Tensor] = field(default_factory=dict)
     """Additional integer labels of shape (N,), by name."""
     parts: tuple[Part, ...] | None = None
-    """The official use of each image, if the benchmark publishes official splits."""
+    """The official split that each image belongs to, if the benchmark publishes one."""
     parts_problem: str | None = None
     """Why the official lists on disk cannot be used, if they cannot."""
     frames: Tensor | None = None

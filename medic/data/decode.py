@@ -17,9 +17,9 @@ from medic.errors import MedicError, first_line
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-"""Supported formats, whatever the suffix. Excludes formats such as PostScript, for which Pillow runs programs."""
+"""Supported formats, regardless of suffix. Excludes formats such as PostScript, for which Pillow runs programs."""
 MAX_BYTES = 2**29
-"""Maximum bytes of a file and of its decoded pixels. Decoding may briefly use four times as much memory."""
+"""Maximum size in bytes of a file and of its decoded pixels. Decoding may briefly use four times as much memory."""
 MAX_PIXELS = MAX_BYTES // 4
 """Maximum height × width. Images are converted to RGB, for which Pillow uses 4 bytes per pixel."""
 MAX_SIDE = 2**16

@@ -43,7 +43,7 @@ class Relation(IntEnum):
     CLASSES = 1
     """In one domain but two classes: one of the labels is wrong."""
     WITHIN = 2
-    """In one domain and class: the image counts twice."""
+    """In one domain and class: the image is counted twice."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _relation(domain: NDArray[np.int64], label: NDArray[np.int64]) -> Relation:
 
 
 def similar_images(prints: Prints, domain: NDArray[np.int64], label: NDArray[np.int64]) -> Copies:
-    """Return pairs of images whose hashes differ in at most `LIMIT` bits. Equal images count as one image."""
+    """Return pairs of images whose hashes differ in at most `LIMIT` bits. Equal images are treated as one image."""
     usable = np.flatnonzero(prints.textured)
     usable = np.sort(usable[np.unique(prints.pixels[usable], return_index=True)[1]])
     counts: Counter[Relation] = Counter()

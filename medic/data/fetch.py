@@ -122,7 +122,7 @@ def _use_mirror(bench: Benchmark, download: Download, files: Sequence[File], fol
 
 
 def _read_records(path: Path) -> dict[str, str]:
-    """Return the recorded checksums of files without a published checksum, by the hash of the URL."""
+    """Return the recorded checksums of files without a published checksum, keyed by the hash of the URL."""
     if not path.exists():
         return {}
     try:
@@ -132,7 +132,7 @@ def _read_records(path: Path) -> dict[str, str]:
 
 
 def _checksum(path: Path, like: str | None) -> str:
-    """Compute a file's checksum with the algorithm of the checksum `like`, or with SHA-256."""
+    """Compute a file's checksum with the same algorithm as the checksum `like`, or with SHA-256 by default."""
     algorithm = like.partition(":")[0] if like else "sha256"
     with path.open("rb") as file:
         return f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"

@@ -1,4 +1,4 @@
-"""Rules for the validation split: which images of each domain are held out of training."""
+"""Rules for the validation split: which images in each domain are held out from training."""
 
 import hashlib
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ Rule = Literal["cell", "official", "domainbed"]
 
 
 class Parts(NamedTuple):
-    """Boolean masks of shape (N,) over a dataset's images, by use.
+    """Boolean masks of shape (N,) that select a dataset's images for each purpose.
 
-    `train` and `validation` apply to source domains, `target` applies to target domains.
+    `train` and `validation` apply to source domains; `target` applies to target domains.
     """
 
     train: Tensor
@@ -29,7 +29,7 @@ class Parts(NamedTuple):
 def make_parts(dataset: Dataset, rule: Rule, share: float, seed: int) -> Parts:
     """Split every domain into training and validation images.
 
-    - `cell`: hold out a share of the images in every cell, that is, of every class in every domain.
+    - `cell`: hold out a share of the images in every cell, that is, for every class in every domain.
     - `domainbed`: hold out a share of every domain, using DomainBed's random draws for the trial seed `seed`.
     - `official`: use the benchmark's official lists or folders.
     """
@@ -66,7 +66,7 @@ def _domainbed(dataset: Dataset, share: float, trial_seed: int) -> Iterator[Tens
 
 
 def _official(dataset: Dataset) -> Parts:
-    """Use the official parts. A target without test images is evaluated on all of its images."""
+    """Use the official splits. A target without test images is evaluated on all of its images."""
     if dataset.parts is None:
         reason = dataset.parts_problem or f"{dataset.name} has no official lists or folders"
         raise MedicError(f"--validation official is not available: {reason}; use --validation cell")

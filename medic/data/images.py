@@ -20,7 +20,7 @@ AROUND = 2**16
 
 
 class Images(ABC):
-    """N images of one size, accessed by index."""
+    """N images of the same size, accessed by index."""
 
     shape: tuple[int, int, int, int]
     """The shape (N, channels, height, width)."""
@@ -54,7 +54,7 @@ class Resident(Images):
 
 
 class Views(Resident):
-    """Several views of N images. The first N rows are the plain images, the others are for training only."""
+    """Several views of N images. The first N rows are the plain images; the remaining rows are for training only."""
 
     def __init__(self, views: Sequence[Tensor]) -> None:
         super().__init__(torch.cat(list(views)))

@@ -15,7 +15,7 @@ from medic.data.decode import MAX_PIXELS, THREADS, BadImage, decode, read_file, 
 from medic.errors import MedicError, first_line
 
 AnyImage: TypeAlias = str | Path | bytes | Image.Image | NDArray[np.generic] | Tensor
-"""An image: a path, the bytes of a file, a PIL image, an array of shape (H, W) or (H, W, 3), or a tensor (3, H, W).
+"""An image: a path, a file's bytes, a PIL image, an array of shape (H, W) or (H, W, 3), or a (3, H, W) tensor.
 
 Arrays and tensors are uint8, or floats in [0, 1].
 """
@@ -48,7 +48,7 @@ def each_image(images: AnyImage | Iterable[AnyImage]) -> Iterable[AnyImage]:
 
 
 def _copied(image: Image.Image) -> Image.Image:
-    """Copy a PIL image, which also reads its file if it has not been read."""
+    """Copy a PIL image. Copying also reads the image's file, if that has not happened yet."""
     try:
         return image.copy()
     except MemoryError:
@@ -80,7 +80,7 @@ def _to_pil(image: object) -> Image.Image:
 
 
 def ordered(function: Callable[[T], U], values: Iterable[T], ahead: int) -> Iterator[U]:
-    """Map a function over values in threads, and yield the results in order. Computes at most `ahead` in advance."""
+    """Map a function over values in threads. Yield results in order, computing at most `ahead` of them in advance."""
     with ThreadPoolExecutor(THREADS, thread_name_prefix="decode") as pool:
         waiting: deque[Future[U]] = deque()
         try:

@@ -31,7 +31,7 @@ class ImageFile:
     label: str
     attributes: Mapping[str, str] = field(default_factory=dict)
     part: Part | None = None
-    """The image's official use, if the benchmark publishes official splits."""
+    """The official split that the image belongs to, if the benchmark publishes one."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ImageList(LazyDataset):
     attributes: Mapping[str, Tensor]
     """Additional integer labels of shape (N,), by name."""
     parts: tuple[Part, ...] | None
-    """The official use of each image, if the benchmark publishes official splits."""
+    """The official split that each image belongs to, if the benchmark publishes one."""
     parts_problem: str | None = None
     """Why the official lists on disk cannot be used, if they cannot."""
     unique: bool = False
@@ -130,10 +130,10 @@ class ImageList(LazyDataset):
         return cell_counts(self)
 
     def quick_hash(self) -> str:
-        """Return a fingerprint of paths, labels, file sizes and times, which identifies a store without reading images.
+        """Return a fingerprint of paths, labels, file sizes and timestamps, to identify a store without reading images.
 
-        The times include the last status change (ctime), which programs cannot set. The fingerprint therefore changes
-        even if a file is replaced by a file with the same size and modification time.
+        The timestamps include the last status change (ctime), which programs cannot set. The fingerprint therefore
+        changes even if a file is replaced by a file with the same size and modification time.
         """
         digest = hashlib.sha256("\0".join((*self.domains, *self.classes)).encode(errors=_ESCAPED))
         for file, d, c in zip(self.files, self.domain.tolist(), self.label.tolist(), strict=True):
@@ -193,7 +193,7 @@ def walk(
 
 
 def list_lines(file: Path) -> Iterator[tuple[str, int]]:
-    """Yield path and label number from each line of an image list. Paths may contain spaces."""
+    """Yield the path and the label number from each line of an image list. Paths may contain spaces."""
     try:
         lines = read_file(str(file)).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:

@@ -122,7 +122,7 @@ def make_problem(
 
 
 def _allowed(dataset: Dataset, classes: ClassSplit) -> Tensor:
-    """Return a mask of shape (N,) of the images whose class `classes.partial` allows in their domain."""
+    """Return a mask of shape (N,) that selects the images whose class `classes.partial` allows in their domain."""
     allowed = torch.ones(len(dataset.domains), len(dataset.classes), dtype=torch.bool)
     for domain, has in classes.partial.items():
         allowed[dataset.domains.index(domain)] = torch.tensor([name in has for name in dataset.classes])
@@ -167,7 +167,7 @@ def mislabelled(
 ) -> Samples:
     """Add label noise to samples.
 
-    Each label is replaced with probability `share`, independently, by another class drawn uniformly from the classes of
+    Each label is independently replaced, with probability `share`, by another class drawn uniformly from the classes in
     its domain. `classes` maps each domain to its known classes.
     """
     chosen = torch.rand(len(samples), generator=generator) < share

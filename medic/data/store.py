@@ -53,7 +53,7 @@ class StoreIndex:
     kept: tuple[int, ...]
     """Indices into the image list."""
     bad: tuple[str, ...]
-    """Error messages of unreadable files."""
+    """Error messages for unreadable files."""
     hash: str
     """A fingerprint of names, labels and file contents."""
     frames: tuple[tuple[int, int], ...]
@@ -63,7 +63,7 @@ class StoreIndex:
 
     @classmethod
     def read(cls, path: Path) -> "StoreIndex | None":
-        """Read a store's index. Return None if one of its files is missing, damaged or in another format."""
+        """Read a store's index. Return None if one of its files is missing, damaged or in a different format."""
         try:
             values = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
             if values.pop("format") != FORMAT:
@@ -175,7 +175,7 @@ class FileContent(NamedTuple):
 
 
 def read_files(listing: "ImageList", size: int | None) -> Iterator[FileContent]:
-    """Read all files of a list in threads, and yield their contents. If `size` is given, also decode the images."""
+    """Read all files in a list using threads, and yield their contents. If `size` is given, also decode the images."""
 
     def read(file: str) -> FileContent:
         try:

@@ -37,12 +37,12 @@ class Labelled:
     label: Tensor
     about: str
     others: tuple[str, ...] = ()
-    """Labels that are not classes of the model, so that their images count as unknown."""
+    """Labels that are not classes of the model, so that their images are treated as unknown."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """The fractions of images that a threshold accepts and rejects. A fraction of no images is None.
+    """The fractions of images that a threshold accepts and rejects. A fraction is None if there are no such images.
 
     - `accepted`: known images that are accepted.
     - `named`: known images that are accepted and classified correctly.
@@ -106,7 +106,7 @@ class Calibration:
         """Choose a threshold according to the command-line options.
 
         `labels` tells whether the user provided the labelled images. If no option is given, the threshold is chosen
-        with the user's labelled or unlabelled images. Returns None if there are none.
+        with the user's labelled or unlabelled images. Returns None if the user provided no images.
         """
         if threshold is not None:
             return self.predictor.at(threshold).threshold
@@ -184,7 +184,7 @@ def _mean(mask: Tensor) -> float | None:
 
 
 def label_images(predictor: Predictor, rows: Sequence[tuple[str, str]], about: str) -> Labelled:
-    """Run the model on labelled images, given as (path, class). Classes that the model does not have are unknown."""
+    """Run the model on labelled images, given as (path, class) pairs. Classes that are not in the model are unknown."""
     if not rows:
         raise MedicError(f"{about}: expected at least one image path with its class, got an empty list")
     if wrong := next((row for row in rows if not isinstance(row, tuple | list) or len(row) != 2), None):

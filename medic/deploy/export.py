@@ -24,7 +24,7 @@ from medic.utils.files import atomic_write, writing
 
 OUTPUTS = ("label", "score", "logits")
 TOLERANCE = 1e-4
-"""Maximum difference of scores, and of logits relative to the largest logit, in the exported graph."""
+"""Maximum difference in scores, and in logits relative to the largest logit, between the graph and the model."""
 EXAMPLE = 3
 """Batch size for tracing. A tracer may treat a size of 1 as a constant."""
 

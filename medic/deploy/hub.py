@@ -1,4 +1,4 @@
-"""Upload models to the Hugging Face Hub and download them: a model card and the two model files."""
+"""Upload models to the Hugging Face Hub, and download them: a model card and two model files each."""
 
 import re
 import shutil
@@ -37,8 +37,8 @@ def push_model(
     """Upload a model to the hub as `OWNER/NAME`, and return its URL.
 
     Uploads only the model card and the two model files. The provenance is uploaded without local paths. The model card
-    shows the run's `metrics`; those that depend on a threshold only if it is the model's threshold. Log in with
-    `hf auth login`, or set HF_TOKEN.
+    shows the run's `metrics`, but omits those measured at a threshold other than the model's. To log in, use
+    `hf auth login` or set HF_TOKEN.
     """
     _check_name(name)
     import huggingface_hub as hub
@@ -59,7 +59,7 @@ def push_model(
 
 
 def pull(name: str, folder: Path | str, revision: str | None = None) -> Path:
-    """Download the model `OWNER/NAME` from the hub into a folder, and return the folder.
+    """Download a model from the hub into a folder, given its name `OWNER/NAME`, and return the folder.
 
     Downloads only the model card and the two model files, all from one commit, after checking their sizes. The model is
     validated as untrusted (see `load`) before the files appear in the folder.
@@ -192,7 +192,7 @@ def _measured_on(target: str, recorded: str | None, threshold: Threshold | None)
     images = (
         "Measured on held-out images from the training domains."
         if held_out
-        else f"Measured on the domain {target}, which was not used for training."
+        else f"Measured on the {target} domain, which was not used for training."
     )
     if threshold is None:
         other = "" if recorded is None else f" The run used another threshold, chosen by the rule {recorded!r}."

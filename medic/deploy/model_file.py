@@ -29,7 +29,7 @@ from medic.utils.files import atomic_write, write_text
 FORMAT, OLDEST = 3, 2
 """The format that is written, and the oldest format that can be read. Version 0.3 wrote format 2."""
 CHECKSUM = "checksum"
-"""Entry of the description that holds the checksum of all other entries. Version 0.3 did not write it."""
+"""Entry in the description that holds the checksum of all other entries. Version 0.3 did not write it."""
 SCORE = "score/"
 """Prefix of a fitted score's tensors in the weights file."""
 REFERENCE = "reference/"
@@ -43,10 +43,10 @@ MAX_DESCRIPTION = 2**24
 MAX_NETWORKS = 100
 """Maximum number of networks in an ensemble. Runs have at most one per source domain."""
 MAX_SIZE = 4096
-"""Maximum image side length in pixels, which bounds the memory of a batch."""
+"""Maximum image side length in pixels, which bounds the memory that a batch requires."""
 MAX_VIEWS = 1000
 MAX_TABLES = 2**28
-"""Maximum bytes of tensors that a network computes when it is created, in addition to its weights."""
+"""Maximum size in bytes of the tensors that a network computes when it is created, in addition to its weights."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def read_description(folder: Path) -> dict[str, Any]:
         way = "written by a newer version, upgrade medic" if newer else "written by an older version, retrain the model"
         raise MedicError(f"{path} has format {number!r}, but this version reads {OLDEST} to {FORMAT}: {way}")
     if described.get(CHECKSUM, (right := _checksum(described))) != right:
-        way = f"copy the model again, or remove the entry {CHECKSUM!r} if you edited {path.name} yourself"
+        way = f"copy the model again, or remove the {CHECKSUM!r} entry if you edited {path.name} yourself"
         raise MedicError(f"checksum mismatch in {path}: {way}")
     return dict(described)
 
@@ -150,7 +150,7 @@ def read_preprocessing(described: Mapping[str, Any]) -> tuple[Preprocessing, int
 
 
 def _number(value: Any) -> float:
-    """Return a number as a float. Raise an error for other types, including booleans."""
+    """Return a number as a float. Raise an error for any other type, including booleans."""
     if type(value) not in (int, float):
         raise ValueError(f"expected a number, got {value!r}")
     return float(value)
@@ -227,7 +227,7 @@ def read_threshold(described: Mapping[str, Any]) -> Threshold:
 
 
 def read_learned(described: Mapping[str, Any]) -> bool:
-    """Return whether training learned anything. True for models from before version 0.4, which do not record it."""
+    """Return whether training learned anything. True for models saved before version 0.4, which do not record it."""
     provenance = described.get("provenance")
     learned = provenance.get("learned", True) if isinstance(provenance, Mapping) else True
     if learned is not True and learned is not False:
@@ -276,7 +276,7 @@ def _check_shapes(weights: Mapping[str, tuple[int, ...]], described: Mapping[str
 
 
 def _compare(stored: Set[Any], expected: Set[Any]) -> None:
-    """Raise an error if the stored names, or pairs of name and shape, differ from the expected ones."""
+    """Raise an error if the stored names, or (name, shape) pairs, differ from the expected ones."""
     if differing := stored ^ expected:
         wrong = min(entry if isinstance(entry, str) else entry[0] for entry in differing)
         raise ValueError(f"the weights do not match the network: {wrong}")
@@ -295,7 +295,7 @@ def _check_length(path: Path) -> None:
 
 
 def _check_fitted(tensors: Mapping[str, Tensor], score: Score) -> None:
-    """Raise an error unless the tensors are those of the fitted score, and finite."""
+    """Raise an error unless the tensors match the fitted score and are finite."""
     fields = set() if score.fitter is None else {field.name for field in dataclasses.fields(score.fitter)}
     if tensors.keys() != fields:
         raise ValueError(f"the tensors in the weights file do not match score {score.name!r}")

@@ -99,7 +99,7 @@ class Predictor:
     def stream(
         self, images: AnyImage | Iterable[AnyImage], top: int = 3, batch_size: int | None = None
     ) -> Generator[Prediction | BadImage]:
-        """Yield one prediction per image, in order and in bounded memory, or the error of an unreadable image."""
+        """Yield one prediction per image, in order and in bounded memory, or the error for an unreadable image."""
         for batch, output in self._passes(images, batch_size):
             decisions = iter(() if output is None else self.decide(output, top))
             for pixels in batch:
@@ -142,7 +142,7 @@ class Predictor:
     def read(self, image: AnyImage, limit: int = MAX_PIXELS) -> Pixels | BadImage:
         """Return an image as pixels of shape (3, decoded, decoded), or the error if it is unreadable.
 
-        Images with more than `limit` pixels count as unreadable.
+        Images with more than `limit` pixels are treated as unreadable.
         """
         try:
             return to_pixels(image, self.decoded, limit)
@@ -161,7 +161,7 @@ class Predictor:
             return infer(self.network, Resident(pixels), every, self.preprocessing, self.device, self.views)
 
     def decide(self, output: Output, top: int = 3) -> list[Prediction]:
-        """Return the predictions for outputs of the network."""
+        """Return the predictions for the network's outputs."""
         with _usable():
             confidence = self.score(output)
             if confidence.shape != (len(output.logits),):
@@ -217,7 +217,7 @@ class Predictor:
         self.outputs(torch.zeros(1, 3, self.decoded, self.decoded, dtype=torch.uint8))
 
     def at(self, threshold: Threshold | float) -> "Predictor":
-        """Return the predictor with another threshold. A number is on the scale of `Prediction.score`."""
+        """Return the predictor with a different threshold. A number is on the scale of `Prediction.score`."""
         chosen = threshold if isinstance(threshold, Threshold) else chosen_threshold(self.score, threshold)
         return replace(self, threshold=chosen)
 

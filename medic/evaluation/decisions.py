@@ -18,7 +18,8 @@ class Decisions:
     """True classes, predicted classes and confidences of N images, each of shape (N,).
 
     `classes` lists the known classes in label order, followed by the unknown classes in alphabetical order. If no known
-    class is predicted, the prediction is `len(classes)`, which never equals a label. NaN confidences count as −inf.
+    class is predicted, the prediction is `len(classes)`, which never equals a label. NaN confidences are treated as
+    −inf.
     """
 
     classes: list[str]
@@ -79,8 +80,8 @@ class Decisions:
     def metrics(self) -> dict[str, float]:
         """Return all metrics that the images allow.
 
-        With known and unknown images, these are all metrics. With known images only, these are `acc` and, at a
-        threshold, `acc_k`. With unknown images only, this is `acc_u` at a threshold.
+        With both known and unknown images, returns every metric. With known images only, returns `acc` and, at a
+        threshold, `acc_k`. With unknown images only, returns `acc_u` at a threshold.
         """
         unknown = np.where(self.is_known, self.label, UNKNOWN)
         known = int(self.is_known.sum())
@@ -125,7 +126,7 @@ class Decisions:
         return sorted(results, key=lambda one: (not one.known, one.rate))
 
     def confusions(self) -> "list[Confused]":
-        """Return the pairs of true and wrongly predicted class among accepted images, most frequent first."""
+        """Return the (true class, wrongly predicted class) pairs among accepted images, most frequent first."""
         rows = self.accepted
         counts = pair_counts(self.label[rows], self.predicted[rows], len(self.classes), self.known)
         images = np.bincount(self.label, minlength=len(self.classes))
@@ -170,7 +171,7 @@ class ClassResult(NamedTuple):
     taken_for: str | None
     """Most frequently predicted wrong class, whether the images are rejected or not."""
     share: float
-    """Share for which the class `taken_for` is predicted."""
+    """Share of images for which `taken_for` is predicted."""
 
     @property
     def rate(self) -> float:

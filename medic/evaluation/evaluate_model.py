@@ -30,8 +30,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Return a model's metrics on labelled data, as fractions with the same keys as `Run.metrics`.
 
-    Without unknown samples, only `acc` and calibration metrics are defined. Without `validation`, the metrics of the
-    full spectrum are omitted.
+    Without unknown samples, only `acc` and calibration metrics are defined. Without `validation`, full-spectrum metrics
+    are omitted.
 
     Args:
         model: Module that returns logits of shape (N, C), a pair of logits and one-vs-all logits of shape (N, 2, C), or
@@ -42,8 +42,8 @@ def evaluate(
         score: Name of a score that needs no fitting, or a fitted `Score`. By default, `bcls` for a model with
             one-vs-all logits, `reject` for a model with an output for unknown, and `cls` otherwise.
         threshold: Name of a rule, or a number, which is a probability if the score is one. The default is the score's
-            own decision if it has one, and otherwise the rule `source`, which accepts 90% of samples similar to
-            `validation`. If the rule needs `validation` and it is missing, the H-score at the threshold, `acc_k` and
+            own decision if it has one, and otherwise the `source` rule, which accepts 90% of samples similar to
+            `validation`. If the rule needs `validation` but none is passed, the H-score at the threshold, `acc_k` and
             `acc_u` are omitted.
     """
     if not isinstance(model, nn.Module):

@@ -139,7 +139,7 @@ class Evaluator:
 
 
 def find_linear_head(model: nn.Module) -> LinearHead | None:
-    """Return a model's linear head, or None if it has several networks, another head, or is not a `Classifier`."""
+    """Return a model's linear head, or None if the model has another type of head or is not a `Classifier`."""
     return model.linear_head() if isinstance(model, Classifier) else None
 
 
@@ -218,7 +218,7 @@ def find_confidences(
 ) -> dict[openset.Score, Tensor]:
     """Return confidences of shape (N,) for `score` and for every score that needs no fitting.
 
-    `checked` is the same output, already checked.
+    `checked` is the checked form of `output`, if it already exists.
     """
     checked = checked or CheckedOutput(output)
     plain = {entry.name: entry for entry in openset.SCORES.values() if entry.fitter is None and entry.reads(output)}
@@ -252,7 +252,7 @@ def choose_threshold(outputs: Outputs, score: openset.Score, rule: str | float) 
 
 
 def measure(outputs: Outputs, domains: Sequence[str], score: openset.Score, rule: str | float) -> dict[str, Any]:
-    """Return the metrics by target domain (`targets`), their mean (`target`), and those on the sources (`source`).
+    """Return the metrics for each target domain (`targets`), their mean (`target`), and `source` metrics.
 
     `source` measures open set recognition without domain shift: validation images against images of unknown classes
     from the source domains. Its errors are caused by unknown classes only. Additional errors on `target` are caused by
@@ -298,7 +298,7 @@ def mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def add_scores(
     record: dict[str, Any], outputs: Outputs, domains: Sequence[str], scores: Sequence[openset.Score]
 ) -> None:
-    """Add OSCR and calibration metrics of additional fitted scores to the record of an evaluation."""
+    """Add OSCR and calibration metrics for additional fitted scores to the record of an evaluation."""
     target = outputs["target"]
     for domain in target.domain.unique().tolist():
         here = target.where(target.domain == domain)
@@ -320,7 +320,7 @@ def measure_outputs(
     threshold: openset.Threshold | None,
     sources: openset.Place | None = None,
 ) -> dict[str, Any]:
-    """Return all metrics of labelled outputs. Without unknown images, open-set metrics are omitted.
+    """Return all metrics for labelled outputs. Without unknown images, open-set metrics are omitted.
 
     Without `threshold`, metrics at the threshold are omitted. Without `sources`, full-spectrum metrics are omitted.
     """

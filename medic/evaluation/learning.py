@@ -1,12 +1,12 @@
 """Check from its records whether a run learned anything. This module does not import torch.
 
-Records written before version 0.4 do not contain chance levels, so those runs count as having learned.
+Records written before version 0.4 do not contain chance levels, so those runs are assumed to have learned.
 """
 
 from medic.evaluation.selection import Record, Records
 
 FALL = 0.01
-"""Fraction of its first value by which the training loss must fall."""
+"""Fraction of its initial value by which the training loss must fall."""
 
 
 def at_chance(record: Record) -> bool:
@@ -43,7 +43,7 @@ def learning_failure(records: Records, selected: int) -> str:
     A run learned nothing if its selected record is at chance, or if its training loss never fell and the selected
     record's validation cross-entropy is no better than chance. Both are required, because some losses rise while the
     model learns. Some objectives produce logits that are not log-probabilities, so an accuracy at least halfway between
-    chance and 1 also counts as learning.
+    chance and 1 is also treated as learning.
     """
     record = records[selected]
     if at_chance(record):

@@ -1,4 +1,4 @@
-"""Read predictions of any program from a CSV, JSON Lines, Parquet or NumPy file with one row per image."""
+"""Read predictions made by any program from a CSV, JSON Lines, Parquet or NumPy file with one row per image."""
 
 import json
 import math
@@ -62,7 +62,7 @@ def _arrays(path: Path) -> Columns:
 
 
 def _json_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a JSON Lines file as strings; a list `top` becomes the columns top1, top2, …"""
+    """Return the rows of a JSON Lines file as strings; a `top` list becomes the columns top1, top2, …"""
     rows, number = [], 0
     try:
         # Not splitlines, which also splits at U+2028 inside a string.

@@ -51,7 +51,7 @@ def evaluations(records: Sequence[Record]) -> list[Record]:
 
 
 class Chosen(NamedTuple):
-    """The chosen run and record, and the value that decided."""
+    """The chosen run and record, and the value that determined the choice."""
 
     run: int
     record: int
@@ -90,7 +90,8 @@ def by_leaving_out(runs: Sequence[Records], pairs: Sequence[Mapping[int, Records
     """Choose by DomainBed's leave-one-domain-out: the mean accuracy on source domains that were left out in turn.
 
     `pairs[i]` maps a source domain to the records of a run with the hyperparameters of `runs[i]` and that domain as a
-    second target. An evaluation counts only if the paired runs for all `sources` have one at the same step.
+    second target. An evaluation is considered only if the paired runs for all `sources` also have an evaluation at that
+    step.
     """
     best = []
     for records, others in zip(runs, pairs, strict=True):
@@ -146,7 +147,7 @@ class _Pairs(NamedTuple):
     discordant: int
     """Number of images that only one of the models classifies correctly."""
     gain: int
-    """Number of images that the first model classifies correctly, minus the second model's number."""
+    """How many more images the first model classifies correctly than the second (may be negative)."""
 
 
 def _compared(parts: Iterable[tuple[Record, Record, str]]) -> list[_Pairs] | None:
@@ -205,7 +206,7 @@ def _best(
 
 
 def _margin(domains: Sequence[_Pairs], evaluations: int) -> float:
-    """Return by how much the best evaluation may exceed the average by chance, in accuracy averaged over domains.
+    """Return by how much the best evaluation may exceed the averaged weights by chance, in mean accuracy over domains.
 
     Uses the standard error of a paired difference. The significance level is divided by the number of evaluations
     (Bonferroni), because the best of many evaluations is biased upwards.
@@ -224,5 +225,5 @@ def _across(choices: Sequence[Chosen]) -> Chosen:
 
 
 def _number(value: float) -> float:
-    """Replace NaN with -inf, so that every number is better."""
+    """Replace NaN with -inf, so that every number compares as better."""
     return value if value == value else float("-inf")

@@ -1,8 +1,8 @@
 """Make torchvision importable next to a torch build that it was not compiled for.
 
 The torchvision wheel on PyPI is built for CUDA. Its compiled extension does not load with a CPU build of torch, and
-importing torchvision or timm fails with "operator torchvision::nms does not exist". medic does not use the operators
-of this extension, so declaring them is enough. Call `ensure` before the first import of torchvision or timm.
+importing torchvision or timm fails with "operator torchvision::nms does not exist". medic does not use this extension's
+operators, so declaring them is enough. Call `ensure` before the first import of torchvision or timm.
 """
 
 import importlib

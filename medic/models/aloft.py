@@ -22,7 +22,7 @@ class Aloft(DeclaredModule):
 
     Variant `e` draws noise for every element. Variant `s` draws noise for the mean and the deviation of each sample and
     channel. `factor` scales the noise. `p` is the probability that a call adds noise. `share` is the fraction of the
-    spectrum that counts as low. Phases do not change, except that a negative amplitude inverts its phase.
+    spectrum that is treated as low-frequency. Phases do not change, except that a negative amplitude inverts its phase.
     """
 
     variant: Variant
@@ -84,8 +84,8 @@ def _deviation(values: Tensor, dims: int | tuple[int, ...]) -> Tensor:
 def _polar(z: Tensor) -> tuple[Tensor, Tensor]:
     """Split complex numbers into amplitudes and phases. A phase is a complex number with amplitude 1.
 
-    Below rounding error, the phase is noise with an unbounded gradient. Such numbers get amplitude 0 and phase 1, both
-    without a gradient.
+    If the amplitude is below rounding error, the phase is noise with an unbounded gradient. Such numbers get amplitude
+    0 and phase 1, both without a gradient.
     """
     known = z.detach().abs() > torch.finfo(z.dtype).eps
     z = torch.where(known, z, 1)

@@ -168,7 +168,7 @@ def _resized(timm: Any, name: str, size: int) -> nn.Module:
 
 @cache
 def import_timm(name: str) -> Any:
-    """Import timm and check that it has a model of this name. The result is cached: the import takes seconds."""
+    """Import timm and check that it has a model with this name. The result is cached: the import takes seconds."""
     if len(name) > LONGEST_NAME:  # timm compiles the name to a pattern
         raise MedicError(f"unknown backbone {name[:20]!r}…: choose {', '.join(OURS)} or a timm model")
     _torchvision.ensure()
@@ -185,7 +185,7 @@ def import_timm(name: str) -> Any:
 def load_weights(module: nn.Module, path: Path, size: int | None = None) -> None:
     """Load a weights file into a backbone. The file must contain every tensor; classifier tensors are ignored.
 
-    `size` is the image size of a timm model with a fixed image size. Tensors for another size are resampled to it.
+    `size` is the image size of a timm model with a fixed image size. Tensors for a different size are resampled.
     """
     # Prefixes of medic runs, and of models wrapped for several GPUs.
     state = {key.removeprefix("module.").removeprefix("backbone."): v for key, v in read_tensors(path).items()}

@@ -34,7 +34,7 @@ class GFNet(nn.Module):
         """Build the network. `depths` and `dims` are the numbers of blocks and channels per stage.
 
         `layer_scale` is the initial scale of the residuals. `drop_path` is the probability that training skips the last
-        block. It grows linearly from 0 at the first block.
+        block. This probability grows linearly from 0 at the first block.
         """
         super().__init__()
         step = PATCH * 2 ** (len(dims) - 1)
@@ -111,7 +111,7 @@ class DropPath(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop samples from a batch of shape (B, …)."""
+        """Zero random samples in a batch of shape (B, …)."""
         if not self.training or self.rate == 0:
             return x
         kept = x.new_empty(len(x), *(1,) * (x.ndim - 1)).bernoulli_(1 - self.rate)

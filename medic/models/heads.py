@@ -16,7 +16,7 @@ class Head(nn.Module):
     ova: ClassVar[bool] = False
     """Whether the head has one-vs-all outputs."""
     unknown: ClassVar[bool] = False
-    """Whether the head has an output for unknown samples and decides by it."""
+    """Whether the head has an output for unknown samples, which determines its decisions."""
     nonlinear: ClassVar[str | None] = None
     """Why the logits are not linear in the features, or None if they are linear."""
     reads_maps: ClassVar[bool] = False

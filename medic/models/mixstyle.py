@@ -60,8 +60,8 @@ class MixStyle(DeclaredModule):
 def mixed(x: Tensor, share: Tensor, partner: Tensor) -> Tensor:
     """Mix the channel statistics of feature maps of shape (N, C, H, W).
 
-    `share`, of shape (N, 1, 1, 1), weights an image's own statistics. `partner`, of shape (N,), is the index of the
-    image that it is mixed with.
+    `share`, of shape (N, 1, 1, 1), weights an image's own statistics. `partner`, of shape (N,), holds the index of the
+    image that each image is mixed with.
     """
     with torch.no_grad():
         mean = x.mean((2, 3), keepdim=True)

@@ -13,10 +13,10 @@ from medic.utils.modules import evaluating
 
 
 def register_network(name: str, make: Callable[[], Any]) -> None:
-    """Register `make`, a function that creates a network, as backbone `name`.
+    """Register `make`, a function that creates a network, as a backbone called `name`.
 
     The network must map inputs of shape (N, 3, H, W) to features of shape (N, F). Inputs are normalised with ImageNet
-    statistics, unless the network has an attribute `preprocessing`.
+    statistics, unless the network has a `preprocessing` attribute.
     """
     with torch.random.fork_rng(devices=[]):
         module = _made(name, make)

@@ -19,7 +19,7 @@ CLASSIFIERS = ("fc.", "classifier.", "head.", "head_dist.", "aux_head.", "close_
 TORCHVISION = ("features.0.0.weight", "conv_proj.weight")
 """Names that identify torchvision models whose tensor names differ from timm's."""
 SAME_AS_TORCHVISION = r"mobilenetv2|efficientnet_b\d|convnext_(tiny|small|base|large)$|vit_\w+_patch\d+_224|swin_"
-"""Pattern of timm models that are equivalent to torchvision's. Others differ in padding or epsilon."""
+"""Pattern for timm models that are equivalent to torchvision's. Others differ in padding or epsilon."""
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -94,7 +94,7 @@ def resample(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor
 def _filtered(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Convert tensors with timm's filter for this model family. Returns an empty dict if the filter fails.
 
-    The filter renames tensors from other libraries and resamples tensors for another image size.
+    The filter renames tensors from other libraries and resamples tensors for a different image size.
     """
     architecture = _architecture(module)
     if not architecture:
@@ -117,8 +117,8 @@ def _architecture(module: nn.Module) -> str:
 def _from_torchvision(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Rename tensors from torchvision's layout to timm's names.
 
-    Apart from position embeddings, both libraries store the same tensors in the same order. So the n-th tensor of each
-    shape in one library is the n-th tensor of that shape in the other. Classifier tensors are left over.
+    Apart from position embeddings, both libraries store the same tensors in the same order. Therefore, the n-th tensor
+    of each shape in one library is the n-th tensor of that shape in the other. Classifier tensors are left over.
     """
     by_shape: dict[tuple[int, ...], list[Tensor]] = defaultdict(list)
     for key, tensor in state.items():
@@ -132,5 +132,5 @@ def _from_torchvision(state: Mapping[str, Tensor], expected: Mapping[str, Tensor
 
 
 def _sides(tensor: Tensor) -> tuple[int, ...]:
-    """Return the shape of a tensor without dimensions of size 1. Channel scales have them in only one library."""
+    """Return a tensor's shape without dimensions of size 1. Only one library has such dimensions in channel scales."""
     return tuple(side for side in tensor.shape if side != 1)

@@ -20,7 +20,7 @@ def name_of(value: Any) -> str:
 
 
 def takes_logits(loss: Callable[..., Any]) -> bool | None:
-    """Return True if a loss takes logits, False if it takes an `Output`, and None if its signature does not tell."""
+    """Return True if a loss takes logits, False if it takes an `Output`, and None if its signature is unclear."""
     if isinstance(loss, _Loss):
         return True
     try:

@@ -19,7 +19,7 @@ def ce(output: Output, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Ova:
-    """One-vs-all loss: each sample trains the binary classifier of its class and the hardest other classifier.
+    """One-vs-all loss: each sample trains the binary classifier for its class and the hardest of the others.
 
     The loss per sample is `-scale · [log q_y + min_{j≠y} log(1 - q_j)]`, where q_k is the positive probability of
     classifier k. The paper uses a scale of 1, the authors' code 0.5. The implementation uses the log-odds
@@ -52,7 +52,7 @@ ova = Ova()
 
 
 def acceptance(output: Output) -> Tensor:
-    """Return -(1/C) Σ_k log(1 - q_k) per sample, of shape (N,); 0 means that every one-vs-all classifier rejects it."""
+    """Return -(1/C) Σ_k log(1 - q_k) per sample, of shape (N,): 0 if all one-vs-all classifiers reject the sample."""
     return functional.softplus(output.log_odds()).mean(1)
 
 

@@ -1,6 +1,6 @@
 """What methods require besides logits: further model outputs, parts of the model, and information about training.
 
-Losses, penalties, objectives, callbacks and scores list the names of their requirements in the attribute `needs`.
+Losses, penalties, objectives, callbacks and scores list the names of their requirements in their `needs` attribute.
 """
 
 from typing import NamedTuple
@@ -27,7 +27,7 @@ OUTPUTS = {
 """Requirements on a model's output."""
 
 MODEL = {
-    "classify": Need("a separate head", "add a method classify(features) to the model"),
+    "classify": Need("a separate head", "add a classify(features) method to the model"),
     "sizes": Need("the number of features and classes", "add attributes features and classes to the model"),
     "backbone": Need("a separate backbone", "add attributes backbone and features to the model"),
     "tap": Need("feature maps from the backbone's stages", "add a method tap() to the model, as in medic.Classifier"),

@@ -19,7 +19,7 @@ from medic.utils.parts import Part
 from medic.utils.pixels import denormalised, normalised
 
 Loss = Callable[[Output, Tensor], Tensor]
-"""Maps the outputs of N samples and labels of shape (N,) to losses of shape (N,), or to their mean."""
+"""Maps the outputs for N samples and labels of shape (N,) to losses of shape (N,), or to their mean."""
 
 PenaltyFunction = Callable[[Tensor, Output, Step], Tensor]
 """Maps task risks of shape (m,), the outputs and the step to a scalar, which is added to the mean risk."""
@@ -85,7 +85,7 @@ PENALTIES: dict[str, type["Penalty"]] = {}
 
 
 class Penalty(DeclaredModule):
-    """Base class of penalties that keep state in buffers or train parameters of their own.
+    """Base class for penalties that keep state in buffers or train their own parameters.
 
     Decorate subclasses with `@dataclass(eq=False)` and declare hyperparameters as fields. The class argument `name`
     registers the penalty. A stateless penalty can also be a plain function with the same signature.
@@ -104,7 +104,7 @@ class Penalty(DeclaredModule):
     inspects_backbone: ClassVar[bool] = False
     """Whether the penalty reads images or feature maps. The backbone can then be neither compiled nor frozen."""
     lr_scale: ClassVar[float] = 1.0
-    """Learning rate of the penalty's parameters, relative to the backbone."""
+    """Learning rate for the penalty's parameters, relative to the backbone's."""
     preset: ClassVar[Mapping[str, Any]] = {}
     """Run settings that the penalty changes by default."""
 
@@ -122,7 +122,7 @@ class Penalty(DeclaredModule):
         return None
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """Compute the penalty of a step. `PenaltyFunction` describes the arguments."""
+        """Compute the penalty for a step. `PenaltyFunction` describes the arguments."""
         raise NotImplementedError
 
 
@@ -130,7 +130,7 @@ class Penalty(DeclaredModule):
 class Objective(DeclaredModule):
     """The sum of one or more losses, averaged over each task, plus penalties.
 
-    `passes="step"` forwards all tasks of a step as one batch, so they share batch-norm statistics. `passes="task"`
+    `passes="step"` forwards all tasks in a step as one batch, so they share batch-norm statistics. `passes="task"`
     forwards each task separately. `change` modifies the outputs before the losses are computed.
 
     Losses, penalties and `change` may be modules. Checkpoints then include their buffers, and their parameters are
@@ -149,7 +149,7 @@ class Objective(DeclaredModule):
     needs: ClassVar[tuple[str, ...]] = ()
     """Requirements besides those of the losses, as names from `medic.objectives.needs`."""
     lr_scale: ClassVar[float] = 1.0
-    """Learning rate of the objective's own parameters, relative to the backbone."""
+    """Learning rate for the objective's own parameters, relative to the backbone's."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -175,7 +175,7 @@ class Objective(DeclaredModule):
             return self.penalised(self.risks(model, output, step), output, step)
 
     def outputs(self, model: nn.Module, step: Step) -> Output:
-        """Forward the tasks of a step, together or one by one."""
+        """Forward the tasks in a step, together or one by one."""
         if self.passes == "step":
             return _forward(model, step)
         return Output.cat([_forward(model, task) for task in step.tasks()])
@@ -214,7 +214,7 @@ class Objective(DeclaredModule):
         return tuple(part for part in self.modules() if isinstance(part, AuxiliaryNetwork))
 
     def parameter_groups(self) -> list[tuple[list[nn.Parameter], float]]:
-        """Return parameters to train with the model, in groups with a learning rate relative to the backbone."""
+        """Return parameters to train with the model, in groups with a learning rate relative to the backbone's."""
         claimed = {parameter for network in self.auxiliary for parameter in network.parameters()}
         groups = []
         owners: list[Penalty | Objective] = [*self._penalties(), self]

@@ -15,7 +15,7 @@ from medic.utils.parts import hyperparameter, uniform
 
 @dataclass(eq=False)
 class Rsc(DeclaredModule):
-    """A change that mutes the features supporting the true class most, in the samples that depend on them most.
+    """Mutes the features with the strongest support for the true class, in the samples that depend on them most.
 
     `features` and `samples` are the fractions to mute. Values equal to the percentile are muted too, so even a
     fraction of 0 mutes the largest value.

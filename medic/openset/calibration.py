@@ -1,4 +1,4 @@
-"""Thresholds from calibration samples: with a guarantee, by the cost of mistakes, or without labels."""
+"""Thresholds from calibration samples: with a guarantee, based on the cost of mistakes, or without labels."""
 
 import math
 from collections.abc import Iterable
@@ -15,9 +15,9 @@ from medic.utils.parts import POSITIVE, Limits, check_range
 def conformal(confidence: Values, accept: float) -> float:
     """Return the largest threshold that accepts a new known sample with a probability of at least `accept`.
 
-    As in split conformal prediction, the threshold is the ⌊(1 − accept)(N + 1)⌋-th smallest of the N confidences of
+    As in split conformal prediction, the threshold is the ⌊(1 − accept)(N + 1)⌋-th smallest confidence among the N
     known samples. N samples guarantee an `accept` of at most N / (N + 1). The guarantee holds for samples that are
-    exchangeable with the calibration samples, such as new images of the same domains, provided that the model was not
+    exchangeable with the calibration samples, such as new images from the same domains, provided that the model was not
     fitted on the calibration samples. It does not hold in a new domain.
     """
     check_range("calibration", Limits(0, 1, above=True, below=True), accept=accept)
@@ -33,10 +33,10 @@ def conformal(confidence: Values, accept: float) -> float:
 
 
 def across_domains(domains: Iterable[Values], accept: float) -> float:
-    """Return the smallest `conformal` threshold over several domains. `domains` holds the confidences of each domain.
+    """Return the smallest `conformal` threshold over several domains. `domains` holds the confidences for each domain.
 
-    If a model that was not trained on a domain scores it, for every source domain, the threshold tolerates a shift as
-    large as the largest shift between source domains.
+    If each source domain is scored by a model that was not trained on it, the threshold tolerates a shift as large as
+    the largest shift between source domains.
     """
     return min(conformal(confidence, accept) for confidence in domains)
 
@@ -44,8 +44,9 @@ def across_domains(domains: Iterable[Values], accept: float) -> float:
 def p_values(confidence: Values, domains: Iterable[Values]) -> Tensor:
     """Return conformal p-values of shape (N,): how plausible it is that a sample is known, in its best domain.
 
-    In a domain with M known samples, the p-value is (1 + m) / (M + 1), where m known samples have at most the sample's
-    confidence. The threshold of `across_domains` accepts exactly the samples with a p-value above 1 − `accept`.
+    In a domain with M known samples, the p-value is (1 + m) / (M + 1), where m is the number of known samples with at
+    most the sample's confidence. The threshold of `across_domains` accepts exactly the samples with a p-value above 1 −
+    `accept`.
     """
     values = as_confidence(confidence)
     in_domains = [
@@ -64,8 +65,8 @@ def best_threshold(confidence: Values, prediction: Values, label: Values, cost: 
     """Return the threshold with the best H-score on labelled samples, or with the lowest cost if `cost` is set.
 
     Accepting an unknown sample costs `cost`. Rejecting or misclassifying a known sample costs 1. Known and unknown
-    samples count as equally frequent, so the threshold minimises `cost · (1 − acc_u) + (1 − acc_k)`. Ties are resolved
-    in favour of the smallest threshold.
+    samples are treated as equally frequent, so the threshold minimises `cost · (1 − acc_u) + (1 − acc_k)`. Ties are
+    resolved in favour of the smallest threshold.
     """
     outcomes = Outcomes.of(prediction, label)
     outcomes.check_unknown()
@@ -87,9 +88,9 @@ def best_threshold(confidence: Values, prediction: Values, label: Values, cost: 
 def two_components(confidence: Values) -> float:
     """Fit two Gaussian components to unlabelled confidences, and return the value at which both are equally likely.
 
-    This rule is transductive: it uses the samples that it decides on. It assumes that they contain known and unknown
-    samples in comparable numbers, and that unknown samples have lower confidences. If all confidences are equal, the
-    threshold accepts every sample.
+    This rule is transductive: it uses the same samples that it accepts or rejects. It assumes that they contain known
+    and unknown samples in comparable numbers, and that unknown samples have lower confidences. If all confidences are
+    equal, the threshold accepts every sample.
     """
     from sklearn.mixture import GaussianMixture
 

@@ -1,6 +1,6 @@
 """Base class for fitted scores, and validation of the outputs they are fitted on.
 
-Like the scores in `scores.py`, fitted scores are computed in float64 on the device of the outputs, are unbounded, and
+Like the scores in `scores.py`, fitted scores are computed in float64 on the outputs' device, are unbounded, and
 are large for known classes. A fitted score contains only tensors, so that it can be saved and loaded.
 """
 
@@ -80,7 +80,7 @@ def check_counts(**counts: int) -> None:
 
 
 def _checked(name: str, columns: str, values: Tensor, fitted: int | None) -> Tensor:
-    """Return values of shape (N, columns). Raise an error if one is not finite or the number of columns is wrong.
+    """Return values of shape (N, columns). Raise an error if any value is not finite or the number of columns is wrong.
 
     `fitted` is the number of columns that the score was fitted on.
     """

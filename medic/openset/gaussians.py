@@ -15,7 +15,7 @@ from medic.utils.parts import Limits, check_range
 
 @dataclass(frozen=True, eq=False)
 class Mahalanobis(Fitted):
-    """The negative Mahalanobis distance of the features to the nearest class mean (Lee et al. 2018).
+    """The negative Mahalanobis distance from the features to the nearest class mean (Lee et al. 2018).
 
     `means`, of shape (C, F), contains the class means. `factor`, of shape (F, F), is the lower Cholesky factor of the
     shared covariance Σ = 1/N Σ_i (f_i − μ_{y_i}) (f_i − μ_{y_i})ᵀ + ridge · tr/F · I, where tr is the trace of the
@@ -64,7 +64,7 @@ class RelativeMahalanobis(Fitted):
         return cls(*_fit_gaussians(features, label, classes, ridge), *together)
 
     def __call__(self, output: AnyOutput) -> Tensor:
-        """Return d_0 − min_c d_c for every sample, of shape (N,). d are squared Mahalanobis distances."""
+        """Return d_0 − min_c d_c for every sample, of shape (N,). d_0 and d_c are squared Mahalanobis distances."""
         features = read_features(output, self.means.shape[1])
         own = self.to(features.device)
         nearest = _squared_distances(features, own.means, own.factor).amin(dim=1)

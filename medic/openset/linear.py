@@ -77,14 +77,14 @@ class Ash(Shaped):
 class Scale(Shaped):
     """The energy of features that are scaled up according to the share of the largest ones (Xu et al. 2024).
 
-    `kept` is the number of features that count as largest.
+    `kept` is the number of features that are treated as the largest.
     """
 
     kept: Tensor
 
     @classmethod
     def fit(cls, output: AnyOutput, label: Values, head: LinearHead, *, pruned: float = 0.65) -> Self:
-        """Store the head. All features but a fraction `pruned` count as largest. Nothing is fitted to the samples."""
+        """Store the head. `pruned` is the fraction of features not treated as the largest. Samples are not used."""
         return cls(*_double(head), _count_kept("SCALE", read_features(output), pruned))
 
     def shape(self, features: Tensor) -> Tensor:
@@ -148,10 +148,10 @@ class Vim(Fitted):
 
 @dataclass(frozen=True, eq=False)
 class Fdbd(Fitted):
-    """The mean distance of the features to the decision boundaries with the other classes (Liu and Qin 2024).
+    """The mean distance from the features to the decision boundaries with the other classes (Liu and Qin 2024).
 
     The distance is divided by the distance to `mean`, the mean training feature, of shape (F,). `gaps`, of shape
-    (C, C), contains the distances between the head's weights of two classes.
+    (C, C), contains the distances between the head's weights for each pair of classes.
     """
 
     mean: Tensor

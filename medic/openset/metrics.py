@@ -4,7 +4,7 @@ Known samples should have large confidences. Unknown samples have the label −1
 unknown samples. Every metric is a fraction. Samples with equal confidence form one point of every curve, so the order
 of the samples never matters.
 
-A metric without a threshold takes these three columns, or a `Ranking` that was built from them once:
+A metric without a threshold takes these three columns, or a `Ranking` built from them once:
 
     ranking = rank(confidence, prediction, label)
     oscr(ranking), auroc(ranking)
@@ -99,7 +99,7 @@ def _as_labels(values: Values, device: torch.device, **others: Tensor) -> tuple[
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Validated predictions and labels, with masks of known and of correct samples, all of shape (N,)."""
+    """Validated predictions and labels, with masks of known and correct samples, all of shape (N,)."""
 
     prediction: Tensor
     label: Tensor
@@ -115,7 +115,7 @@ class Outcomes:
 
     @cached_property
     def sizes(self) -> tuple[int, int]:
-        """The numbers of known and of unknown samples."""
+        """The numbers of known and unknown samples."""
         known = int(self.known.sum())
         return known, len(self.label) - known
 
@@ -288,13 +288,13 @@ RANKING_METRICS = {key: metric.of_ranking for key, metric in METRICS.items() if 
 
 
 def evaluate(confidence: Ranked, prediction: Column = None, label: Column = None) -> dict[str, float]:
-    """Compute every metric in `RANKING_METRICS`, by name. In `fpr95`, unknown samples are the positives."""
+    """Compute every metric in `RANKING_METRICS`, keyed by name. In `fpr95`, unknown samples are the positives."""
     ranking = rank(confidence, prediction, label)
     return {name: metric(ranking) for name, metric in RANKING_METRICS.items()}
 
 
 def decide(confidence: Values, prediction: Values, threshold: float) -> Tensor:
-    """Return the prediction for samples with conf ≥ threshold and −1 (unknown) for the others, of shape (N,)."""
+    """Return the prediction for samples with conf ≥ threshold and −1 (unknown) for the rest, of shape (N,)."""
     if math.isnan(threshold):
         raise MedicError("the threshold must be a number, got NaN")
     prediction = as_classes("prediction", prediction, torch.as_tensor(confidence).device)
@@ -304,7 +304,7 @@ def decide(confidence: Values, prediction: Values, threshold: float) -> Tensor:
 def hscore(
     confidence: Values, prediction: Values, label: Values, threshold: float, *, per_class: bool = False
 ) -> HScore:
-    """Return the H-score where a sample is known if and only if conf ≥ threshold.
+    """Return the H-score when samples are accepted as known if and only if conf ≥ threshold.
 
     acc_k = |{x ∈ K: ŷ = y, conf ≥ threshold}| / |K|, acc_u = |{x ∈ U: conf < threshold}| / |U| and
     H = 2 acc_k acc_u / (acc_k + acc_u), or 0 if both are 0. With `per_class`, acc_k is averaged over the classes in K.
@@ -313,7 +313,7 @@ def hscore(
 
 
 def hard_hscore(prediction: Values, label: Values, *, per_class: bool = False) -> HScore:
-    """Return the H-score of hard decisions: acc_k = P_K(ŷ = y), acc_u = P_U(ŷ = −1). A prediction of −1 is unknown."""
+    """Return the H-score of hard decisions: acc_k = P_K(ŷ = y), acc_u = P_U(ŷ = −1). Here, ŷ = −1 means "unknown"."""
     outcomes = Outcomes.of(prediction, label)
     outcomes.check_unknown()
     rejected = int((outcomes.prediction[~outcomes.known] == UNKNOWN).sum())
@@ -381,8 +381,8 @@ def conf_n(ova: Values | KnownOdds, label: Column = None, *, others: str = "mean
 def balance(ova: Values | KnownOdds, label: Column = None) -> Tensor:
     """Return the imbalance of every one-vs-all classifier c: mean_{y=c} q_c + mean_{y≠c} q_c − 1, of shape (C,).
 
-    `ova` and `label` are as in `conf_p`. A value of 0 is balanced, and a negative value means a bias towards "not c".
-    The value is NaN for a classifier without positive or without negative samples.
+    `ova` and `label` are as in `conf_p`. A value of 0 means balanced, and a negative value means a bias towards "not
+    c". The value is NaN for a classifier without positive or without negative samples.
     """
     odds, own = _known_odds(ova, label)
     q = odds.sigmoid()
@@ -395,4 +395,4 @@ OVA_METRICS: dict[str, Callable[[KnownOdds], float]] = {
     "conf_n": conf_n,
     "balance": lambda known: float(balance(known).nanmean()),
 }
-"""Metrics of a one-vs-all head, as functions of `KnownOdds`. Every run with such a head records them."""
+"""Metrics for a one-vs-all head, as functions of `KnownOdds`. Every run with such a head records them."""

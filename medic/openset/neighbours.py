@@ -48,7 +48,7 @@ class Nearest(Fitted):
         return -_compare(features, len(self.features), int(self.k), own._distance)
 
     def _distance(self, features: Tensor, k: int, step: int) -> Tensor:
-        """Return the distance of unit-length features to the k-th nearest training feature, of shape (N,).
+        """Return the distance from unit-length features to the k-th nearest training feature, of shape (N,).
 
         Compares with `step` training rows at a time.
         """

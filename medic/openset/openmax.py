@@ -27,7 +27,7 @@ class Recalibrated(NamedTuple):
 class OpenMax(Fitted):
     """OpenMax (Bendale and Boult 2016), which assigns logits far from their class mean to an unknown class.
 
-    `means`, of shape (C, C), contains the mean logits μ_c of every class c. A Weibull distribution with `shape` and
+    `means`, of shape (C, C), contains the mean logits μ_c for every class c. A Weibull distribution with `shape` and
     `scale`, both of shape (C,), models d + `shift` − `offset`, where d is the distance between logits and μ_c. `alpha`
     is the number of top classes to recalibrate. `distance`, of shape (2,), contains the weights of the Euclidean and
     the cosine distance.
@@ -110,7 +110,7 @@ class OpenMax(Fitted):
         return -torch.expm1(-(self.shape * excess.clamp(min=-1).log1p()).exp())
 
     def __call__(self, output: AnyOutput) -> Tensor:
-        """Return max_c v̂_c − v̂_unknown, of shape (N,). It is negative exactly if the unknown logit is the largest."""
+        """Return max_c v̂_c − v̂_unknown, of shape (N,). Negative values mean that the unknown logit is the largest."""
         logits, unknown = self.recalibrate(output)
         return logits.amax(dim=1) - unknown
 

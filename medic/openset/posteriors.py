@@ -113,7 +113,7 @@ def _regress(inputs: Tensor, offset: Tensor, target: Tensor) -> Tensor:
 
 
 def fit_scale(logits: Tensor, label: Tensor) -> Tensor:
-    """Return the scale of logits that minimises the cross-entropy with the labels.
+    """Return the scale for the logits that minimises the cross-entropy with the labels.
 
     If every image is classified correctly, the cross-entropy decreases without bound. The scale is therefore limited
     to 100.

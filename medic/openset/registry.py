@@ -45,7 +45,7 @@ class Score:
     def fit(self, output: AnyOutput, label: Values, head: LinearHead | None = None) -> "Score":
         """Return the fitted score. A score that does not require fitting is returned unchanged.
 
-        `output` and `label` belong to the samples of `split`.
+        `output` and `label` describe the samples in `split`.
         """
         if self.fitter is None:
             return self
@@ -130,7 +130,7 @@ SCORE_GROUP = Group("medic.scores", "score", Score, SCORES)
 
 
 def get_score(score: str | Score) -> Score:
-    """Return a score by name, built in or from an installed package. A `Score` is returned unchanged."""
+    """Return a built-in score, or one from an installed package, by name. A `Score` is returned unchanged."""
     return score if isinstance(score, Score) else SCORE_GROUP.find(score)
 
 

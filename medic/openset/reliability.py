@@ -48,7 +48,7 @@ def reliability_diagram(probability: Values, correct: Values, bins: int = BINS) 
 
 
 def ece(probability: Values, correct: Values, bins: int = BINS) -> float:
-    """Return the expected calibration error: the mean of |accuracy − probability| over bins, weighted by images."""
+    """Return the expected calibration error: the mean of |accuracy − probability| over bins, weighted by bin size."""
     images, predicted, actual = reliability_diagram(probability, correct, bins)
     return float((images * (predicted - actual).abs()).sum() / images.sum())
 
@@ -62,7 +62,7 @@ def brier(probability: Values, correct: Values) -> float:
 def risk_coverage(confidence: Values, correct: Values) -> RiskCoverage:
     """Return the error rate among the n most confident images, for every n.
 
-    For images of equal confidence, it is the mean over all their orders.
+    For images with equal confidence, the error rate is averaged over all their possible orders.
     """
     values, hits = _columns(confidence, correct)
     values, order = values.sort(descending=True)

@@ -1,4 +1,4 @@
-"""Confidence scores of model outputs: one number per sample, large for known classes.
+"""Confidence scores for model outputs: one number per sample, large for known classes.
 
 Scores are computed in float64 and are unbounded. Probabilities saturate at 1, which would tie samples whose logits
 differ. The two scores that are probabilities (`conf_cls`, `conf_bcls`) are therefore returned as log-odds.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Values: TypeAlias = Union[Tensor, "ArrayLike"]
 
 PARTS = {"ova": "one-vs-all logits", "unknown": "an unknown logit", "features": "features"}
-"""Optional `Output` fields that scores read, with a description for errors."""
+"""Optional `Output` fields that scores read, with a description for error messages."""
 
 
 class CheckedOutput:

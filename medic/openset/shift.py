@@ -1,7 +1,7 @@
 """Detect domain shift by comparing new unlabelled samples with held-out samples.
 
-A `Reference` is fitted on one half of the held-out samples, and new samples are compared with the other half. A
-projection fitted on the same samples that it is compared with would detect shifts that do not exist.
+A `Reference` is fitted on one half of the held-out samples, and new samples are compared with the other half. If the
+projection were fitted on the samples used in the comparison, the test would detect shifts that do not exist.
 """
 
 import math
@@ -19,7 +19,7 @@ from medic.openset.scores import Values
 LARGEST = 512
 """Maximum number of samples in each half of a reference, and of new samples in a test."""
 COMPONENTS = 32
-"""Number of dimensions that features are projected to, as in Rabanser et al. (2019)."""
+"""Number of dimensions that features are projected onto, as in Rabanser et al. (2019)."""
 PERMUTATIONS = 999
 SMALLEST_P = 2 / (PERMUTATIONS + 1)
 """Smallest p-value that both tests can reach. A permutation test cannot go below 1 / (PERMUTATIONS + 1)."""
@@ -60,7 +60,7 @@ class Reference:
     """Held-out samples from the source domains, stored as tensors."""
 
     level: Tensor
-    """Confidence threshold that as many samples reach as are classified correctly (average thresholded confidence)."""
+    """Confidence reached by as many samples as are classified correctly (average thresholded confidence)."""
     confidence: Tensor
     """Confidences of the samples to compare with, of shape (N,)."""
     mean: Tensor
@@ -160,8 +160,8 @@ class Reference:
     def _compare(self, confidence: Tensor, features: Tensor) -> tuple[float, float]:
         """Return the p-values of both tests, on at most `LARGEST` new samples.
 
-        New samples may come from one source domain or from all of them. The result is for the group that fits them
-        best, which keeps the tests valid in every case.
+        New samples may come from one source domain or from all of them. The result is for the group that matches them
+        best, which keeps the tests valid in either case.
         """
         from scipy.stats import ks_2samp
 
@@ -185,7 +185,7 @@ def _mean(mask: Tensor) -> float:
 
 
 def _level(confidence: Tensor, correct: Tensor) -> Tensor:
-    """Return the confidence that as many samples reach as are correct (Garg et al. 2022)."""
+    """Return the confidence reached by as many samples as are classified correctly (Garg et al. 2022)."""
     right = int(correct.sum())
     return confidence.sort(descending=True).values[right - 1] if right else confidence.new_tensor(math.inf)
 

@@ -25,7 +25,7 @@ def rank_groups(known: Values, unknown: Values) -> Ranking:
 
 
 class Place(NamedTuple):
-    """Confidences of known and unknown samples from one place. `unknown` may be empty."""
+    """Confidences of known and unknown samples, either from the sources or from the target. `unknown` may be empty."""
 
     known: Tensor
     unknown: Tensor
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 class Spectrum(NamedTuple):
-    """Confidences of held-out source samples and of target samples."""
+    """Confidences of held-out source samples and target samples."""
 
     source: Place
     target: Place

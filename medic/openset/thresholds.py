@@ -1,4 +1,4 @@
-"""Rules that choose the threshold of a score. Samples at or above the threshold count as known."""
+"""Rules that choose the threshold for a score. Samples at or above the threshold are treated as known."""
 
 import math
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class Threshold(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """A named threshold rule. `function(score, ...)` takes the arguments in `needs` by keyword.
+    """A named threshold rule. `function(score, ...)` takes the arguments in `needs` as keyword arguments.
 
     `needs` may contain "validation", "target" and "label".
     """
@@ -115,19 +115,19 @@ def chosen_threshold(score: Score, number: float) -> Threshold:
 def mixture(score: Score, *, target: AnyOutput) -> Threshold:
     """Return the threshold between two components fitted to the *target's* confidences; see `two_components`.
 
-    The rule uses no labels, but it is transductive: it uses all samples that it decides on.
+    The rule uses no labels, but it is transductive: it uses all the samples that it accepts or rejects.
     """
     return Threshold.of(two_components(score(target)), "two-components", score.probability)
 
 
 def hard(score: Score) -> Threshold:
-    """Return 0, the threshold of a system that decides itself: unknown samples have "unknown" as the largest logit."""
+    """Return 0, the threshold for a system with its own rule: reject a sample if "unknown" has the largest logit."""
     RULES["hard"].check(score)
     return Threshold(0.0, "hard")
 
 
 def oracle_10(score: Score, *, target: AnyOutput, label: Values) -> Threshold:
-    """Return an oracle threshold: the best of ten by H-score on the labelled *target*, including unknown samples.
+    """Return an oracle threshold: of ten candidates, the one with the best H-score on the labelled *target*.
 
     The authors' published H-scores use this rule. It is optimistic, because choosing the threshold requires target
     labels. The candidates are μ_i = lo + (hi − lo)·i/9. lo and hi are the extremes of max_k p_k over all samples. For a

@@ -14,7 +14,7 @@ near 1 still has six correct digits.
 
 
 def fit_weibull(distances: Tensor, shift: float) -> tuple[float, float]:
-    """Fit a Weibull distribution to s = d − min d + `shift`, where d are distances. Return its shape k and scale λ.
+    """Fit a Weibull distribution to s = d − min d + `shift`, for distances d. Return its shape k and scale λ.
 
     k is the root of Σ s^k ln s / Σ s^k − 1/k − mean ln s, which increases with k, and λ = (mean s^k)^(1/k).
     """

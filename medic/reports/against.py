@@ -14,7 +14,7 @@ from medic.runs.run import Run
 
 
 def paper_metrics(name: str) -> tuple[Metric, ...]:
-    """Return the metrics of one of the paper's tables."""
+    """Return the metrics in one of the paper's tables."""
     published_table(name)  # raises for a figure, which has no numbers to compare with
     return reproduction(name).metrics
 
@@ -116,7 +116,7 @@ def _conditions(name: str) -> Conditions:
 
 
 def _matching(lines: Sequence[Line], runs: Sequence[tuple[str, Run]], conditions: Conditions) -> list[Line]:
-    """Return the rows of a method that match the runs in all settings that differ between these rows."""
+    """Return a method's rows that match the runs in every setting in which these rows differ."""
     settings = [line.settings for line in lines]
     names = {name for one in settings for name in one}
     telling = {name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)}
@@ -128,7 +128,7 @@ def _matching(lines: Sequence[Line], runs: Sequence[tuple[str, Run]], conditions
 
 
 def _column_titles(table: Table, paper: Reproduction) -> dict[str, str]:
-    """Return the paper's titles for our columns, for the columns that the paper's table contains."""
+    """Return the paper's titles for those of our columns that the paper's table contains."""
     if table.kind == "column":
         return {column: column for column in table.columns if column in paper.columns}
     titles: dict[str, str] = {}

@@ -93,7 +93,7 @@ def _learning(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def _oscr(run: Run, part: Part) -> dict[str, Any]:
-    """Return the OSCR curves on a target, one line per score, with the area in its name."""
+    """Return the OSCR curves for a target, one line per score, with the area in the line's name."""
     split = run.predictions["split"] == "target"
     output, label, _ = run.outputs("target").where(torch.from_numpy(part.rows[split]))
     prediction = openset.predicted_class(output)
@@ -130,7 +130,8 @@ def _spectrum(run: Run, parts: Sequence[Part]) -> dict[str, Any] | None:
     """Return a chart of the share of images rejected in each group, against the share of known source images rejected.
 
     The area under a line is the AUROC of known source images against the group. If the score does not depend on the
-    domain, known target images lie on the diagonal. Returns None without a target or held-out source images.
+    domain, known target images lie on the diagonal. Returns None if there is no target, or if there are no held-out
+    source images.
     """
     columns, targets = run.predictions, [part for part in parts if not part.source]
     known = columns["label"] >= 0
@@ -165,7 +166,7 @@ def _spectrum(run: Run, parts: Sequence[Part]) -> dict[str, Any] | None:
 
 
 def _risk_coverage(run: Run, parts: Sequence[Part]) -> dict[str, Any]:
-    """Return a chart of the error rate among the most confident images of each target; unknown images are errors."""
+    """Return a chart of the error rate among the most confident images from each target; unknown images are errors."""
     series = []
     for part, style in zip(parts, _styles(parts), strict=True):
         confidence, correct = run.predictions["confidence"][part.rows], _correct(run, part)
@@ -214,7 +215,7 @@ def thinned(points: int) -> NDArray[np.intp]:
 
 
 def _correct(run: Run, part: Part) -> NDArray[np.bool_]:
-    """Return which images of a part are classified correctly without rejection; unknown images never are."""
+    """Return which images in a part are classified correctly without rejection; unknown images never are."""
     rows = part.rows
     named: NDArray[np.bool_] = run.predictions["logits"][rows].argmax(1) == run.predictions["label"][rows]
     return named

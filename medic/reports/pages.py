@@ -1,4 +1,4 @@
-"""HTML pages, each a self-contained file with its style, script and data, without external requests."""
+"""HTML pages. Each is a self-contained file with its own style, script and data, and makes no external requests."""
 
 import base64
 import hashlib

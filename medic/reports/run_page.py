@@ -73,7 +73,7 @@ def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
 def _parts(run: Run) -> list[Part]:
     """Return one part per target domain, and one part for held-out source images, known and unknown.
 
-    Without a target, the held-out images are evaluated by domain.
+    Without a target, each part contains the held-out images from one source domain.
     """
     split, domain = run.predictions["split"], run.predictions["domain"]
     parts = [Part(name, (split == "target") & (domain == name), False) for name in _tested(run)]
@@ -88,7 +88,7 @@ def _tested(run: Run) -> list[str]:
 
 
 def _threshold(run: Run) -> Threshold | None:
-    """Return the selected evaluation's threshold, or else the model's, or None."""
+    """Return the selected evaluation's threshold or, if it has none, the model's; None if neither has one."""
     for metrics in (run.record["target"], run.record.get("source", {})):
         if "threshold" in metrics:
             rule = str(metrics.get("threshold_rule", run.config.evaluation.threshold))
@@ -100,9 +100,10 @@ def _threshold(run: Run) -> Threshold | None:
 
 
 def _groups(images: Decisions, rows: NDArray[np.bool_]) -> dict[str, Any]:
-    """Return the confidences of a part, sorted within groups of true and predicted class.
+    """Return the confidences of a part, sorted within groups that share a true and a predicted class.
 
-    The script computes all metrics from these at any threshold. A group is (true class, predicted class, start, count).
+    The script computes all metrics at any threshold from these confidences. A group is (true class, predicted class,
+    start, count).
     """
     label, prediction, confidence = images.label[rows], images.predicted[rows], images.confidence[rows]
     order = np.lexsort((confidence, prediction, label))
@@ -113,7 +114,7 @@ def _groups(images: Decisions, rows: NDArray[np.bool_]) -> dict[str, Any]:
 
 
 def _gallery(images: Decisions, parts: Sequence[Part]) -> list[tuple[int, int]]:
-    """Return the target images for the gallery as pairs of part and row, most confident first.
+    """Return the target images for the gallery as (part, row) pairs, most confident first.
 
     The gallery shows errors, unknown images, and correct images with a low score, which some thresholds reject. Each
     class gets an equal share of each kind.

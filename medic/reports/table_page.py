@@ -1,4 +1,4 @@
-"""The report of a folder of runs: charts, and a table to sort and filter, with the runs behind each number."""
+"""The report on a folder of runs: charts, and a sortable, filterable table with the runs behind each number."""
 
 import os
 import shlex
@@ -23,7 +23,7 @@ HEADLINE = "oscr"
 
 
 def write_table_report(collection: Runs, title: str, path: Path, paper: str | None = None, note: str = "") -> Path:
-    """Write the report of several runs, optionally next to one of the paper's tables.
+    """Write the report on several runs, optionally next to one of the paper's tables.
 
     If results use averaged weights, the page contains the table twice: with our selection rule and with the paper's.
     """

@@ -22,7 +22,7 @@ COLUMNS = tuple(METRICS[key] for key in ("acc", "hscore", "oscr_c", "oscr_b"))
 PARTS = tuple(METRICS[key] for key in ("acc_k", "acc_u"))
 """The two components of the H-score, shown next to it in the table of a single run."""
 FEW = 0.5
-"""Share of rejected unknown images below which a threshold counts as lenient."""
+"""Share of rejected unknown images below which a threshold is considered lenient."""
 
 BLOCK = 8
 """Maximum number of columns in a table of scores, so that it fits into 100 characters."""
@@ -66,7 +66,7 @@ def print_run(run: "Run") -> None:
 
 
 def lenient(metrics: Mapping[str, Any]) -> str:
-    """Return a sentence if the threshold accepts most unknown images, unless it already rejects too many known ones."""
+    """Return a hint if the threshold accepts most unknown images, unless it already rejects too many known ones."""
     known, unknown = (metrics.get(metric.key) for metric in PARTS)
     if known is None or unknown is None or unknown >= min(FEW, known):
         return ""
@@ -74,7 +74,7 @@ def lenient(metrics: Mapping[str, Any]) -> str:
 
 
 def print_blocks(rows: Sequence[Mapping[str, Any]], first: str, columns: Sequence[str]) -> None:
-    """Print a wide table of numbers as several tables that repeat the column `first`."""
+    """Print a wide table of numbers as several tables, each starting with the `first` column."""
     for start in range(0, len(columns), BLOCK):
         part = columns[start : start + BLOCK]
         if start:
@@ -83,7 +83,7 @@ def print_blocks(rows: Sequence[Mapping[str, Any]], first: str, columns: Sequenc
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool = False, numeric: Sequence[str] = ()) -> None:
-    """Print rows with the same keys as a table or as JSON. `numeric` columns are right-aligned."""
+    """Print rows, which must share the same keys, as a table or as JSON. `numeric` columns are right-aligned."""
     if as_json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return

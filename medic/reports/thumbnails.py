@@ -1,4 +1,4 @@
-"""Thumbnails of images by name. Files are read only from below the root passed by the user."""
+"""Thumbnails of images by name. Only files under the root passed by the user are read."""
 
 import base64
 import io

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def describe_shift(shift: Shift, alpha: float) -> Iterator[str]:
-    """Yield the result as sentences. The last one says whether the images differ from the sources."""
+    """Yield the result as sentences. The last sentence says whether the images differ from the sources."""
     yield f"{counted(shift.samples, 'image')}, compared with {shift.compared:,} held-out source images."
     yield (
         f"Estimated accuracy: {_percent(shift.accuracy)} if all of them belong to known classes "

@@ -56,7 +56,7 @@ class Cell:
 
     picks: tuple[Pick, ...] = ()
     parts: int = 1
-    """Number of evaluations per trial. Trials with fewer evaluations do not count."""
+    """Number of evaluations per trial. Trials with fewer evaluations are ignored."""
 
     def values(self, metric: Metric) -> list[float]:
         """Return a metric for each complete trial, averaged over the trial's evaluations."""
@@ -89,8 +89,8 @@ class Cell:
 def pick_cell(runs: Sequence[Run], rule: str, pairs: Sequence[Run] = ()) -> Cell:
     """Select one evaluation per trial with a rule from `medic.evaluation.selection`.
 
-    The runs of a trial differ in hyperparameters and compete with each other. `pairs` are the runs with a source domain
-    as a second target, which the rule `leave-one-out` requires.
+    The runs in a trial differ in hyperparameters and compete with each other. `pairs` are the runs with a source domain
+    as a second target, which the `leave-one-out` rule requires.
     """
     trials: dict[tuple[int, int | None], list[Run]] = {}
     for run in runs:
@@ -103,7 +103,7 @@ def pick_cell(runs: Sequence[Run], rule: str, pairs: Sequence[Run] = ()) -> Cell
 
 
 def _pick(runs: Sequence[Run], rule: str, pairs: Sequence[Run]) -> Pick | None:
-    """Select one evaluation from the runs of a trial."""
+    """Select one evaluation from the runs in a trial."""
     candidates = _without_copies(runs)
     if rule == "validation" and len(candidates) == 1:
         return Pick(candidates[0], candidates[0].selected)
@@ -132,7 +132,7 @@ def _pick(runs: Sequence[Run], rule: str, pairs: Sequence[Run]) -> Pick | None:
 def _eligible(records: Sequence[Mapping[str, Any]], rule: str) -> Sequence[Mapping[str, Any]]:
     """Return the records that a rule may select.
 
-    With DomainBed's rules and `last`, averaged weights count only for methods that require them.
+    With DomainBed's rules and `last`, averaged weights are eligible only for methods that require them.
     """
     return selection.evaluations(records) if rule in ("domainbed", "last", "oracle") else records
 
@@ -145,7 +145,7 @@ def _partners(run: Run, pairs: Sequence[Run]) -> tuple[Run, ...]:
 
 
 def _left_out(run: Run, partners: Sequence[Run]) -> dict[int, Sequence[Mapping[str, Any]]]:
-    """Return the records of the runs with a source domain as a second target, by the index of that domain."""
+    """Return the records of the runs with a source domain as a second target, keyed by the index of that domain."""
     return {env: pair.records for pair in partners for env in pair.environments if env not in run.environments}
 
 
@@ -170,7 +170,7 @@ def _without_copies(runs: Sequence[Run]) -> list[Run]:
 
 
 def _measured(run: Run) -> str:
-    """Return all measurements as text, so that NaN equals NaN; only those that version 0.3 also recorded."""
+    """Return the measurements that version 0.3 also recorded, as text so that NaN equals NaN."""
     measurements = [(record["iteration"], record["target"], record["validation"]["acc"]) for record in run.records]
     return json.dumps(measurements, sort_keys=True)
 

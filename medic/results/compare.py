@@ -15,7 +15,7 @@ _VARIED = frozenset({"target", "sources", "seed", "trial_seed", "hparams_seed"})
 def row_settings(run: Run) -> dict[str, Any]:
     """Return the user settings that may distinguish a run's row from other rows.
 
-    The weights always count, and are represented by their hash.
+    The weights are always included, represented by their hash.
     """
     replaced = _DERIVED.keys() & run.user_settings
     derived = {name: run.user_settings[key] for key in replaced for name in _DERIVED[key]}

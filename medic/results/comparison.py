@@ -1,4 +1,4 @@
-"""Paired t-test between two table rows. It compares columns, because seeds of one target share its images."""
+"""Paired t-test between two table rows. It compares columns, because runs with the same target share its images."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -81,6 +81,6 @@ def t_interval(values: Sequence[float]) -> tuple[float, float, float, float]:
 
 
 def _values(row: Row, metric: Metric, columns: Sequence[str]) -> dict[tuple[str, Any], float]:
-    """Return a metric for each run in a row, by column and trial."""
+    """Return a metric for each run in a row, keyed by column and trial."""
     values = {(c, pick.run.trial): pick.value(row.reads(metric)) for c in columns for pick in row.cells[c].picks}
     return {key: value for key, value in values.items() if value is not None}

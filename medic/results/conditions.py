@@ -1,4 +1,4 @@
-"""Comparison of our runs with the paper's: the paper's complete settings for a cell, and our differences."""
+"""Comparison of our runs with the paper's: the paper's complete settings for a cell, and where ours differ."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from medic.runs.run import Run
 IGNORED = ("seed", "trial_seed", "protocol", "precision", "save_features", "store_size")
 """Settings that are not compared with the paper's.
 
-The paper averages over some of them or does not depend on them. A protocol only determines other settings, and the
+The paper averages over some of them or does not depend on them. The protocol only determines other settings, and the
 precision actually used is in the environment.
 """
 PRECISION = "fp32"
@@ -35,11 +35,11 @@ class Difference(NamedTuple):
 
 
 Differences = Mapping[str, Difference]
-"""Conditions that differ from the paper's, by name."""
+"""Conditions that differ from the paper's, keyed by name."""
 
 
 class Conditions:
-    """Complete settings of the paper's runs for each table cell, by protocol."""
+    """Complete settings of the paper's runs for each table cell, keyed by protocol."""
 
     def __init__(self, tables: Mapping[str, Reproduction]) -> None:
         self._runs = {protocol: table.runs() for protocol, table in tables.items()}

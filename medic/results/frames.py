@@ -16,7 +16,7 @@ def make_frame(runs: Sequence[Run], every: bool) -> Any:
     try:
         import pandas as pd
     except ImportError:
-        raise lacking("a data frame requires the package pandas", "frames") from None
+        raise lacking("a data frame requires pandas", "frames") from None
     return pd.DataFrame([row for run in runs for row in _rows(run, every)])
 
 

@@ -46,7 +46,7 @@ def averaging(rows: Iterable["Row"]) -> Iterator[str]:
 
 
 def learning(rows: Iterable["Row"]) -> Iterator[str]:
-    """Yield the cells and runs whose selected evaluation learned nothing, if any."""
+    """Yield the cells and runs whose selected model learned nothing, if any."""
     places = [
         f"{row.label}, {column} ({pick.run.path.name})"
         for row in rows
@@ -128,7 +128,7 @@ def target_labels(metrics: Iterable[Metric]) -> Iterator[str]:
 
 
 def mixed_datasets(runs: Iterable[tuple[str, Run]]) -> Iterator[str]:
-    """Yield the columns that mix results of several datasets, because they share a domain name."""
+    """Yield the columns that mix results from several datasets that share a domain name."""
     by_column: dict[str, set[str]] = {}
     for column, run in runs:
         by_column.setdefault(column, set()).add(run.config.data.dataset)

@@ -20,7 +20,7 @@ class PaperCell(NamedTuple):
 
 @cache
 def published() -> Mapping[str, Mapping[PaperCell, float]]:
-    """Return all numbers in the paper's tables, in percent, by table and cell."""
+    """Return all numbers in the paper's tables, in percent, keyed by table and cell."""
     numbers: dict[str, dict[PaperCell, float]] = {}
     with (files("medic.results") / "paper.csv").open(encoding="utf-8") as file:
         for table, metric, variant, method, column, value in list(csv.reader(file))[1:]:
@@ -29,5 +29,5 @@ def published() -> Mapping[str, Mapping[PaperCell, float]]:
 
 
 def published_table(name: str) -> Mapping[PaperCell, float]:
-    """Return the numbers of one of the paper's tables."""
+    """Return the numbers in one of the paper's tables."""
     return published()[check_choice("table of the paper", name, published())]

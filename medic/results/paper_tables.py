@@ -11,7 +11,7 @@ from medic.metrics import METRICS, Metric
 from medic.results.reproduction import Columns, Line, Reproduction, Settings
 
 OURS = {method.paper: name for name, method in METHODS.items() if method.paper is not None}
-"""Our method names, by the paper's names."""
+"""Our method names, keyed by the paper's names."""
 AS_RUN: Mapping[str, Settings] = {
     "SWAD": {"averaging": "swad", "hparams": {"segments": 60}},  # of 100 iterations each, as used by SWAD's authors
 }

@@ -35,9 +35,9 @@ class Line:
     settings: Settings
     variant: str = ""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Metric keys that this row reads instead of the table's, by the table's keys."""
+    """Maps the table's metric keys to the keys that this row reads instead."""
     places: Mapping[str, Settings] = field(default_factory=dict)
-    """Additional settings for some columns, by column title."""
+    """Additional settings for some columns, keyed by column title."""
     tuned: bool = False
     """Whether the authors tuned the hyperparameters, so that DomainBed's search must not change them."""
 
@@ -99,7 +99,7 @@ class Reproduction:
         return cells
 
     def column(self, name: str) -> str:
-        """Return the title of a column, given its title (case-insensitive) or the name of its domain."""
+        """Return the exact title of the column that matches a title (case-insensitive) or a domain name."""
         for title, several in self.columns.items():
             domains = [run.get("target") or run.get("sources") for run in several]
             if name.casefold() == title.casefold() or domains in ([name], [[name]]):
@@ -135,7 +135,7 @@ class Reproduction:
                 )
 
     def tabulate(self, cells: Mapping[Place, Sequence[str]], runs: Mapping[str, Run]) -> Table:
-        """Return the table of finished runs; `cells` are the names of runs by cell, and `runs` the runs by name."""
+        """Return the table of finished runs; `cells` maps cells to run names, and `runs` maps names to runs."""
         titles = tuple(title for title in self.columns if any(column == title for _, column in cells))
         rows = []
         for line in self.lines:
@@ -158,7 +158,7 @@ class Reproduction:
         return Table(titles, tuple(rows), self.metrics, about, "column", self.rule, self.title)
 
     def _cell(self, runs: Sequence[Run], parts: int) -> Cell:
-        """Return the selected evaluations for all targets of a column."""
+        """Return the selected evaluations for all targets in a column."""
         by_target: dict[tuple[str, ...], list[Run]] = {}
         for run in runs:
             by_target.setdefault((*run.targets, *run.config.data.sources), []).append(run)

@@ -61,7 +61,7 @@ class Runs(Sequence[Run]):
         """Return the finished runs as a pandas data frame.
 
         Each row is a run, with the evaluation selected by source validation. With `every`, each row is an evaluation,
-        and the column `selected` marks the selected ones. The column `learned` is False for runs that learned nothing.
+        and the `selected` column marks the selected ones. The `learned` column is False for runs that learned nothing.
         Columns are named after settings (`lr`) and after the paths of measurements (`target/acc`). `lr/now` is the
         scheduled learning rate at the evaluation.
         """
@@ -103,7 +103,7 @@ def describe_damage(run: Run) -> str:
 
 
 def _has_settings(run: Run) -> bool:
-    """Return whether an unfinished run's settings can be read; it may have failed before writing them."""
+    """Return whether an unfinished run's settings can be read; the run may have failed before writing them."""
     try:
         return bool(row_settings(run)) and all(isinstance(name, str) for name in (run.method, *run.targets))
     except Exception:

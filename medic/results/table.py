@@ -41,7 +41,7 @@ class Row:
     variant: str = ""
     """The paper's name for this variant of the method, if the table has several."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Metric keys that this row reads instead of the table's, by the table's keys."""
+    """Maps the table's metric keys to the keys that this row reads instead."""
 
     def reads(self, metric: Metric) -> Metric:
         """Return a table metric with the key that this row reads."""
@@ -198,7 +198,7 @@ class Table:
         try:
             import pandas as pd
         except ImportError:
-            raise lacking("a data frame requires the package pandas", "frames") from None
+            raise lacking("a data frame requires pandas", "frames") from None
         return pd.DataFrame(self.cells())
 
     def _repr_html_(self) -> str:
@@ -256,7 +256,7 @@ def _barred(cells: Sequence[str]) -> str:
 
 
 def _markdown(text: str) -> str:
-    """Escape the special characters of Markdown and HTML."""
+    """Escape characters that are special in Markdown and HTML."""
     return html.escape(re.sub(r"([\\|`*\[\]])", r"\\\1", one_line(text)), quote=False)
 
 
@@ -272,7 +272,7 @@ _TEX = str.maketrans(
 
 
 def _tex(text: str) -> str:
-    """Escape the special characters of LaTeX."""
+    """Escape characters that are special in LaTeX."""
     return one_line(text).translate(_TEX)
 
 

@@ -73,14 +73,14 @@ def tabulate(
 
 @dataclass(eq=False)
 class Group:
-    """The runs of one row."""
+    """The runs in one row."""
 
     method: str
     settings: Mapping[str, Any]
     """Settings that may distinguish this row from other rows of its method."""
     runs: list[Run] = field(default_factory=list)
     pairs: list[Run] = field(default_factory=list)
-    """Runs with a source domain as a second target, for selection `leave-one-out`."""
+    """Runs with a source domain as a second target, for the `leave-one-out` selection rule."""
 
     def cell(self, column: str, kind: str, rule: str) -> Cell:
         """Return the selected evaluations for a column."""
@@ -100,7 +100,8 @@ def column_of(run: Run, kind: str) -> str:
 def group_runs(runs: Iterable[Run]) -> list[Group]:
     """Group runs by method and by the settings that the user set for any run of that method.
 
-    If hyperparameters were drawn, only settings of the drawn runs count, so that draws and defaults compete in one row.
+    If hyperparameters were drawn, only the settings of the drawn runs are used, so that draws and defaults compete in
+    one row.
     """
     methods: dict[str, list[Run]] = {}
     for run in runs:
@@ -128,7 +129,7 @@ def group_runs(runs: Iterable[Run]) -> list[Group]:
 def _take_pairs(groups: Sequence[Group]) -> int:
     """Assign two-target runs to the matching row with one target, if any.
 
-    Runs that match several rows are dropped. Returns their number.
+    Runs that match several rows are dropped. Returns the number of dropped runs.
     """
     rows = [group for group in groups if any(len(run.targets) == 1 for run in group.runs)]
     ambiguous = 0
@@ -222,7 +223,7 @@ def _is_number(value: Any) -> bool:
 
 
 def find_row(table: Table, label: str) -> Row:
-    """Return the row with a given label, method, or part of a label that contains a colon.
+    """Return the row that matches a label, a method, or part of a label that contains a colon.
 
     Raises an error if several rows match.
     """

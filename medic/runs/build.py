@@ -27,7 +27,7 @@ from medic.utils import distributed
 from medic.utils.modules import evaluating, statistics_kept
 
 COMPILED = 250_000
-"""Number of images from which compiling pays off, provided that a similar network is in the cache."""
+"""Minimum number of images for compiling to pay off, provided that a similar network is in the cache."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Load a run's images and divide them between training, validation and evaluation."""
+"""Load a run's images and split them into training, validation and evaluation sets."""
 
 import hashlib
 from dataclasses import replace
@@ -29,7 +29,7 @@ def _storage(data: DataConfig, device: torch.device) -> Storage:
 
 
 def divide_images(plan: Plan, dataset: Dataset) -> Problem:
-    """Divide the images between training, validation and evaluation, and apply label noise and shots if requested."""
+    """Split the images into training, validation and evaluation sets, and apply label noise and shots if requested."""
     data = plan.config.data
     trial = plan.seed if data.trial_seed is None else data.trial_seed
     drawn = trial if data.validation == "domainbed" else derive(trial, "split")

@@ -142,7 +142,7 @@ class RunDirectory:
 
 
 def named_runs(folder: Path) -> dict[str, Path]:
-    """Return the finished runs in a folder that were named with `--name`, by hash."""
+    """Return the finished runs in a folder that were named with `--name`, keyed by hash."""
     paths = [path.parent for path in folder.glob(f"*/{DONE}")]
     return {str(run): path for path in paths if (run := read_environment(path).get("run", path.name)) != path.name}
 

@@ -56,7 +56,7 @@ def read_environment(path: Path) -> dict[str, Any]:
 
 
 def commits(environment: Mapping[str, Any]) -> str | None:
-    """Return a run's commit, or all of them as `a+b` if the run was resumed with other commits."""
+    """Return a run's commit, or all of them as `a+b` if the run was resumed at other commits."""
     resumed = environment.get("resumed")
     parts = [environment, *(resumed if isinstance(resumed, list) else ())]
     hashes = dict.fromkeys(part.get("commit") for part in parts if isinstance(part, Mapping))

@@ -14,7 +14,7 @@ from medic.runs.run import Run
 
 
 def check_extension(plan: Plan, base: Path) -> None:
-    """Raise an error if the run behind checkpoint `base` was trained with an earlier version's different defaults."""
+    """Raise an error if the run behind checkpoint `base` was trained with an earlier version whose defaults differ."""
     run = Run(base.parents[1])
     ours = plan.config.identity
     compared = (run.settings.keys() & ours.keys()) - {"extend", "iterations", "evaluate_every"}
@@ -27,8 +27,8 @@ def check_extension(plan: Plan, base: Path) -> None:
 def extended(user_settings: Mapping[str, Any]) -> tuple[dict[str, Any], Path | None]:
     """Return the run's settings and, if it extends another run, the checkpoint to start from.
 
-    The setting `extend` is replaced by the hash of the extended run, which does not depend on its location. If
-    `extend` already is a hash, the run has started before and resumes.
+    The `extend` setting is replaced by the hash of the extended run, which does not depend on its location. If `extend`
+    is already a hash, the run has started before and resumes.
     """
     settings = check_settings(user_settings)
     place = settings.get("extend")

@@ -13,7 +13,7 @@ from medic.runs.build import build_objective
 MAX_LISTED = 12
 """Maximum number of names shown in a list."""
 LARGE = 128
-"""Image size in pixels from which a timm network takes hours on a CPU."""
+"""Minimum image size, in pixels, at which a timm network takes hours on a CPU."""
 
 
 def describe(plan: Plan, dataset: Dataset, problem: Problem, path: Path) -> Iterator[tuple[str, str]]:

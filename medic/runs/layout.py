@@ -26,7 +26,7 @@ RECORDS = "results.jsonl"
 PREDICTIONS = "predictions.npz"
 """Model outputs for every evaluated image."""
 DONE = "done"
-"""Mark of a finished run, written last; contains the duration and checksums."""
+"""File that marks a finished run, written last. It contains the duration and checksums."""
 ERROR = "error.json"
 """Reasons for failed attempts, written by a sweep and kept if a later attempt succeeds."""
 MAX_LISTED = 3

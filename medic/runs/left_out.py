@@ -67,9 +67,10 @@ def _check_imports(run: Run) -> None:
 
 
 def score_left_out(run: Run, quiet: bool = False) -> dict[str, Tensor]:
-    """Return the confidences, of shape (N,), of known images in each source domain that the model was not trained on.
+    """Return confidences, of shape (N,), for each source domain's known images from a model not trained on that domain.
 
-    Trains one run per source domain unless it is already finished. Each takes about as long as the original run.
+    Trains one run per source domain, except for runs that are already finished. Each run takes about as long as the
+    original run.
     """
     settings = dict(left_out_settings(run))
     if not quiet:

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 def review(run: Run, score: str | None, rule: str | float, outputs: Outputs | None = None) -> dict[str, dict[str, Any]]:
-    """Return a run's metrics by score name, for one score or for all available scores.
+    """Return a run's metrics for one score or for all available scores, keyed by score name.
 
     The metrics have the same keys as a record. They are computed from `outputs`, or by default from the run's saved
     predictions. `rule` is a threshold rule, or a number on the scale of `score` (default: the run's own score).
@@ -89,7 +89,7 @@ def _score_for(run: Run, score: str | None, rule: str | float) -> str | None:
 
 
 def _available(run: Run, score: Score, outputs: Outputs) -> bool:
-    """Return whether a run has the outputs that a score reads and, for a fitted score, the fit or data to fit it."""
+    """Return whether a run has the outputs that a score reads and, for a fitted score, its state or fitting data."""
     fitted = score.fitter is None or run.config.evaluation.score == score.name or score.split in outputs
     return fitted and score.reads(outputs["target"].output, _head(run, score))
 
@@ -133,8 +133,8 @@ def make_calibration(
 ) -> Calibration:
     """Return a model together with the outputs needed to choose its threshold; unreadable images are skipped.
 
-    The labelled images are the user's or, without `labels`, the run's held-out images. With `left_out`, one run is
-    trained without each source domain, unless it already exists.
+    The labelled images are the user's or, without `labels`, the run's held-out images. With `left_out`, one run per
+    source domain is trained without that domain, unless the run already exists.
     """
     if left_out and run is None:
         raise MedicError("leaving out source domains requires the run, not just its model: pass the run directory")

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from medic.openset import Score
 
 State = Literal["finished", "learned nothing", "running", "unfinished", "failed", "damaged"]
-"""State of a run. A run that learned nothing is finished, too."""
+"""State of a run. Runs that learned nothing are also `finished`."""
 
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 
@@ -162,7 +162,7 @@ class Run:
     def environment(self) -> dict[str, Any]:
         """The versions, machine, images and command that the results depend on, besides the settings.
 
-        If the run was resumed with other commits, the commit lists all of them as `a+b`.
+        If the run was resumed at other commits, `commit` lists all of them as `a+b`.
         """
         with self._errors_named(ENVIRONMENT):
             values = json.loads(self._read(ENVIRONMENT))
@@ -294,8 +294,8 @@ class Run:
     def best_evaluation(self) -> dict[str, Any]:
         """The evaluation that the paper would select: the best on source validation, the first on ties.
 
-        Averaged weights count only if averaging is part of the method (SWAD). For any other method, this is the result
-        of the same run with `--averaging none`.
+        Averaged weights are considered only if averaging is part of the method (SWAD). For any other method, this is
+        the result of the same run with `--averaging none`.
         """
         with self._errors_named(RECORDS):
             return self.records[by_evaluation([self.hidden_records]).record]

@@ -35,7 +35,7 @@ CHECKPOINT_SECONDS = 60.0
 """Default time between checkpoints, in seconds."""
 
 Watch = Callable[[Mapping[str, Any]], None]
-"""Callback for each evaluation, without its target metrics. It may raise an exception to end the run."""
+"""Callback that receives each evaluation without its target metrics. It may raise an exception to end the run."""
 
 
 class Session(UnfinishedRun):
@@ -132,7 +132,7 @@ class Session(UnfinishedRun):
             close_all(self.trackers)
 
     def _pauses(self) -> dict[Pause, int]:
-        """Return how often the run will still evaluate, and validate for its weight average.
+        """Return the numbers of remaining evaluations and of remaining validations for the weight average.
 
         Averaging itself happens once, at the end, and takes as long as a few iterations, so it is not counted.
         """
@@ -169,7 +169,7 @@ class Session(UnfinishedRun):
                 raise Stopped(stopped, interrupts.received or signal.SIGTERM)
 
     def _update(self, averaging: WeightAverage, progress: Progress) -> None:
-        """Add the current weights to the average and, if it asks, report the validation loss to it."""
+        """Add the current weights to the average, which also receives the validation loss if it asks for it."""
         iteration, iterations = self.trainer.iteration, self.plan.config.optim.iterations
         averaging.update(self.trainer.trained, iteration / iterations)
         if averaging.asks(iteration, iterations):

@@ -26,9 +26,9 @@ T = TypeVar("T")
 
 SHARED = ("dataset", "sources", "target", "known", "unknown", "partial", "backbone", "pool", "objective",
           "head", "tune", "batch_norm", "image_size", "store_size", "score", "views")  # fmt: skip
-"""Settings of the model and its images that all runs must share."""
+"""Model and image settings that all runs must share."""
 SPLIT = ("validation", "holdout", "trial_seed", "label_noise", "shots")
-"""Settings of the validation images and labels that all runs must share."""
+"""Validation and label settings that all runs must share."""
 
 
 class Trial(NamedTuple):
@@ -138,7 +138,7 @@ class Soup(UnfinishedRun):
     def _accuracy_with(self, run: Run) -> float:
         """Load the average of the kept runs and `run`, and return its accuracy on source validation.
 
-        The first run keeps its own batch-norm statistics. They are re-estimated for an average.
+        The first run keeps its own batch-norm statistics. For an average, batch-norm statistics are re-estimated.
         """
         model = self.trainer.model
         tensors = Run(run.path).model.state_dict()  # a new object, so that the network is freed
@@ -202,7 +202,7 @@ def _check_pair(first: Run, second: Run) -> None:
 
 
 def _shared_settings(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the user settings that all runs share. The other settings do not distinguish soups."""
+    """Return the user settings that all runs share. The remaining settings do not distinguish soups."""
     first, *others = (run.user_settings for run in runs)
     identity = runs[0].identity
     return {

@@ -1,4 +1,4 @@
-"""Full-spectrum evaluation of a finished run: its known images against unknown images from any source."""
+"""Full-spectrum evaluation of a finished run: its known images against unknown images from anywhere."""
 
 import logging
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class UnknownImages(NamedTuple):
-    """Unknown images from one place: how well a score separates them from known images, and how many it rejects."""
+    """How well a score separates a group of unknown images from known images, and how many of them it rejects."""
 
     place: str
     """`sources`, `target`, or the folder as passed by the user."""
@@ -40,7 +40,7 @@ def measure_spectrum(
 ) -> list[UnknownImages]:
     """Return one row each for unknown source images, unknown target images, and the images in each folder.
 
-    Every readable image in a folder counts as unknown. Empty groups are omitted.
+    Every readable image in a folder is treated as unknown. Empty groups are omitted.
     """
     chosen = ready_score(run, score, outputs)
     confidence = {split: chosen(seen.output) for split, seen in outputs.items()}

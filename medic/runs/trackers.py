@@ -109,7 +109,7 @@ TRACKERS: Mapping[str, Callable[[Path, str, Config, int], Tracker]] = {
     "wandb": WeightsAndBiases,
     "mlflow": MLflow,
 }
-"""Trackers by name, which is also the required package."""
+"""Trackers, by the name of the package that each of them requires."""
 
 
 def tracker_names(track: str) -> list[str]:
@@ -118,7 +118,7 @@ def tracker_names(track: str) -> list[str]:
         return ["tensorboard"] if importlib.util.find_spec("tensorboard") else []
     for name in (names := check_trackers(track)):
         if importlib.util.find_spec(name) is None:
-            raise lacking(f"tracker {name!r} requires the package {name}", name)
+            raise lacking(f"tracker {name!r} requires {name}", name)
     return names
 
 
@@ -137,7 +137,7 @@ def start_trackers(track: str, path: Path, run: str, config: Config, iteration: 
 
 
 def scalars(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield every number in a record except settings, with its path such as `target/acc`."""
+    """Yield every number in a record except settings, with its path, such as `target/acc`."""
     for name, value in record.items():
         if name in ("args", "hparams", "asked"):  # `asked` occurs in records of version 0.3
             continue
@@ -154,7 +154,7 @@ def title(config: Config) -> str:
 
 
 def record_all(trackers: Mapping[str, Tracker], record: Mapping[str, Any]) -> dict[str, Tracker]:
-    """Send an evaluation to all trackers and return those that accepted it. A lost server does not end the run."""
+    """Send an evaluation to all trackers and return those that accepted it. A lost connection does not end the run."""
     accepted = {}
     for name, tracker in trackers.items():
         try:

@@ -1,4 +1,4 @@
-"""Unfinished runs, trained or averaged: evaluation, model selection, and writing of the result."""
+"""Unfinished runs, whether trained or averaged: evaluate them, select the model, and write the result."""
 
 import logging
 import time
@@ -60,7 +60,7 @@ def finished_run(directory: RunDirectory) -> Run:
 
 
 def divide(plan: Plan, dataset: Dataset) -> Problem:
-    """Divide the images, and check that the target has the unknown images that the threshold rule requires."""
+    """Split the images, and check that the target has the unknown images that the threshold rule requires."""
     problem, rule = divide_images(plan, dataset), plan.config.evaluation.threshold
     if openset.RULES[rule].oracle and not bool((problem.target.label < 0).any()):
         raise MedicError(f"threshold {rule!r} requires unknown images, but the target has none: use --threshold source")
@@ -114,7 +114,7 @@ class UnfinishedRun:
     def _compiles_evaluation(self, evaluations: int) -> bool:
         """Return whether to compile the evaluation pass.
 
-        This depends on source data only: compiled code rounds differently, so the target must not influence it.
+        This depends on source data only: compiled code rounds differently, so the target must not influence the choice.
         """
         images = len(self.problem.train) + len(self.problem.validation)
         return compiles(self.plan, self.device) and evaluations * images >= COMPILED
@@ -162,7 +162,7 @@ class UnfinishedRun:
         }
 
     def finish(self, writing: AbstractContextManager[Any], **origin: Any) -> None:
-        """Write the selected model and its predictions inside the context `writing`.
+        """Write the selected model and its predictions inside the `writing` context.
 
         `origin` contains the provenance entries that describe where the weights come from.
         """

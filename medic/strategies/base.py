@@ -69,10 +69,10 @@ class Strategy:
 
 @dataclass
 class InnerLoop(Strategy):
-    """Base class of strategies with inner steps.
+    """Base class for strategies with inner steps.
 
     `lr` is the inner learning rate α. `bn_buffers` sets what happens to batch-norm statistics after the inner steps:
-    `keep` them (as in the authors' code), `interpolate` by the fraction `bn_rate` (as in Fish), or `restore` them.
+    `keep` them (as in the authors' code), `interpolate` them by the fraction `bn_rate` (as in Fish), or `restore` them.
     """
 
     lr: float = 1e-2
@@ -150,7 +150,7 @@ def _check_call(model: object, steps: object, objective: object) -> None:
 
 
 def count_tasks(steps: Sequence[Step]) -> int:
-    """Return the total number of tasks t in all steps."""
+    """Return the total number of tasks, t, across all steps."""
     return sum(len(step.sizes) for step in steps)
 
 

@@ -99,7 +99,7 @@ class StatefulInnerLoop(InnerLoop):
 def first_order(
     measured: Measured, steps: Sequence[Step], weights: Sequence[float], move: Move | None, to_end: bool = False
 ) -> tuple[Gradients, list[Risk]]:
-    """Sum the weighted gradients of the steps, each computed at the weights after the previous steps.
+    """Sum the weighted gradients of the steps, each computed at the weights reached by the previous steps.
 
     Returns Σ_i w_i g_i(θ_i) and the risks. The function sums gradients instead of recovering them from the
     displacement, because (θ - θ̂) / α suffers from cancellation in float32. It stops moving the weights after the

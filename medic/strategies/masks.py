@@ -48,7 +48,7 @@ class AndMask(Strategy):
         return mask * stacked.mean(0) / (1e-10 + mask.mean())
 
     def mask(self, gradients: Tensor) -> Tensor:
-        """Return the mask of a parameter tensor from its gradients of shape (tasks, …)."""
+        """Return the mask for a parameter tensor, given its gradients of shape (tasks, …)."""
         return self.agreement(gradients) >= self.tau - 1e-6  # 1/3 + 1/3 + 1/3 may be less than 1
 
     @staticmethod

@@ -49,7 +49,7 @@ class MultiStep(StatefulInnerLoop):
     second_order: bool = False
     inner: InnerOptimizer = "sgd"
     decay: float | None = hyperparameter(None)
-    """Weight decay of the inner Adam."""
+    """Weight decay for the inner Adam."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

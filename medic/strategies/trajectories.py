@@ -24,7 +24,7 @@ class Trajectories(StatefulInnerLoop):
 
     count: int = hyperparameter(3, least=1)
     decay: float = hyperparameter(5e-4)
-    """Weight decay of Adam."""
+    """Weight decay for Adam."""
     persist_inner_state: int = hyperparameter(0, most=1)
     """1: all trajectories and iterations share one Adam state. 0: each trajectory starts with a fresh Adam."""
 

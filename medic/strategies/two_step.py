@@ -30,10 +30,10 @@ from medic.utils.parts import hyperparameter
 class TwoStep(InnerLoop):
     """A meta-training step on risk A and a meta-test step on risk B, to minimise A(θ) + β B(θ - α A'(θ)).
 
-    With more than two steps, the last `meta_test` steps are meta-test steps. Each of the other steps is paired with one
-    of them in turn, as in DomainBed's MLDG. The two steps of a pair may differ in size, because each risk is a mean
-    over the samples of its task. `inner="adam"` takes the inner step with a fresh Adam, which moves every coordinate
-    by `lr`. Without `second_order`, gradients do not flow through the inner step.
+    With more than two steps, the last `meta_test` steps are meta-test steps. Each earlier step is paired with one of
+    them in turn, as in DomainBed's MLDG. The two steps of a pair may differ in size, because each risk is a mean over
+    the samples of its task. `inner="adam"` takes the inner step with a fresh Adam, which moves every coordinate by
+    `lr`. Without `second_order`, gradients do not flow through the inner step.
     """
 
     beta: float = hyperparameter(1.0)
@@ -41,7 +41,7 @@ class TwoStep(InnerLoop):
     inner: InnerOptimizer = "sgd"
     meta_test: int = hyperparameter(1, least=1)
     decay: float | None = hyperparameter(None)
-    """Weight decay of the inner Adam."""
+    """Weight decay for the inner Adam."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,7 +50,7 @@ class TwoStep(InnerLoop):
             raise MedicError("second_order=True requires inner='sgd'")
 
     def __call__(self, model: nn.Module, steps: Sequence[Step], objective: Objective) -> Update:
-        """Fill `p.grad` with the sum over all pairs, divided by the number of tasks t."""
+        """Fill `p.grad` with the gradients of all pairs, summed and divided by the number of tasks, t."""
         measured = measured_call(model, steps, objective)
         self.check_steps(len(steps))
         train, test = steps[: -self.meta_test], steps[-self.meta_test :]

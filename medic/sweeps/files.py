@@ -23,7 +23,7 @@ def read_sweep(path: Path) -> Sweep:
 def make_sweep(settings: Any, span: Any, variants: Any, origin: str = "sweep", path: Path | None = None) -> Sweep:
     """Check the parts of a sweep and create it. `origin` names the sweep in errors.
 
-    A span value that is not a list counts as a list with one element.
+    A span value that is not a list is treated as a list with one element.
     """
     span = _named(span, f"span of {origin}")
     if not isinstance(variants, list | tuple):

@@ -1,4 +1,4 @@
-"""Execute the missing runs of a sweep, or print the plan and its estimated time."""
+"""Execute the missing runs in a sweep, or print the plan and its estimated time."""
 
 import dataclasses
 import sys
@@ -72,11 +72,11 @@ def _time(estimated: tuple[float, bool] | None, slots: int) -> str:
 
 
 def estimate(jobs: Iterable[Job], results: Iterable[Run]) -> tuple[float, bool] | None:
-    """Estimate the total seconds for runs executed one by one, and whether each method has finished runs to compare.
+    """Estimate the total seconds for runs executed one by one. Also return whether finished runs cover every method.
 
     A run takes a fixed time plus a time per iteration. Both are averages over finished runs with the same backbone,
     dataset and image size and, if possible, the same method. Returns None if a run has no comparable finished runs:
-    another backbone can take a hundred times as long.
+    a different backbone can take a hundred times as long.
     """
     costs: dict[Any, list[tuple[float, float]]] = defaultdict(list)
     for result in results:

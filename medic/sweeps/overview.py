@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class SweepState(Protocol):
-    """State of a sweep: runs in progress with their start times, and failures with their reasons, by run name."""
+    """State of a sweep: runs in progress with their start times, and failures with their reasons, keyed by run name."""
 
     running: dict[str, float]
     failed: dict[str, str]

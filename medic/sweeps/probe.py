@@ -17,7 +17,7 @@ OSCR = "oscr/"
 def plan_probe(
     settings: Mapping[str, Any], methods: Sequence[str], seeds: Sequence[Any]
 ) -> tuple[list[Job], dict[str, str]]:
-    """Return the runs of a probe, and the methods it skips with the reason for each.
+    """Return the runs for a probe, and the methods it skips with the reason for each.
 
     By default, a probe trains every method that can train a head on this data and skips the others. Methods chosen by
     the user are never skipped.
@@ -44,7 +44,7 @@ def plan_probe(
 
 
 def compare_scores(runs: Runs) -> list[dict[str, Any]]:
-    """Return one row per method, with OSCR in percent by score, averaged over seeds and then over targets."""
+    """Return one row per method, with OSCR in percent for each score, averaged over seeds and then over targets."""
     methods: dict[str, dict[tuple[str, ...], list[Run]]] = {}
     for run in runs:
         methods.setdefault(run.method, {}).setdefault(run.targets, []).append(run)
@@ -58,7 +58,7 @@ def compare_scores(runs: Runs) -> list[dict[str, Any]]:
 
 
 def _mean_scores(runs: Sequence[Run]) -> dict[str, float]:
-    """Return the runs' mean OSCR by score."""
+    """Return the runs' mean OSCR for each score."""
     metrics = [run.metrics for run in runs]
     keys = [key for key in metrics[0] if key.startswith(OSCR) and all(key in one for one in metrics)]
     return {key: fmean(one[key] for one in metrics) for key in keys}

@@ -13,10 +13,10 @@ FOLDER = "rehearsals"
 
 
 def rehearsals(plan: Plan) -> Iterator[dict[str, Any]]:
-    """Yield the settings of one run per source domain, which is tested on that domain and trained on the others.
+    """Yield, for each source domain, the settings of a run tested on that domain and trained on the others.
 
     If the run has unknown classes, each rehearsal leaves out some of the known classes to act as unknown classes.
-    Rehearsals never use images of the run's own unknown classes or of its target.
+    Rehearsals never use images of the run's own unknown classes or from its target.
     """
     data = plan.config.data
     sources, known = data.sources, data.known
@@ -45,7 +45,7 @@ def rehearsals(plan: Plan) -> Iterator[dict[str, Any]]:
 
 
 def check_rehearsals(plan: Plan, metric: str) -> None:
-    """Raise an error if a rehearsal cannot be trained, or if its target lacks the unknown images for the metric."""
+    """Raise an error if a rehearsal cannot be trained, or if its target lacks unknown images that the metric needs."""
     opened = open_once()
     for settings in rehearsals(plan):
         rehearsal = resolve(settings, opened)

@@ -27,7 +27,7 @@ WAIT = 0.5
 
 
 class Schedule:
-    """The distinct runs of a sweep and their states.
+    """The distinct runs in a sweep and their states.
 
     A failed run is retried up to `retries` times. A run whose process or machine died is restarted as often as the
     executor allows, which does not count as a failure. A run that runs out of memory next to other runs is retried with
@@ -167,7 +167,7 @@ class Schedule:
             self._fail(outcome, losses if outcome.kind == "lost" else self._retries)
 
     def _fail(self, outcome: Outcome, allowed: int) -> None:
-        """Save the error in the run directory, and retry after up to `allowed` outcomes of the same kind."""
+        """Save the error in the run directory, and retry the run after up to `allowed` outcomes of the same kind."""
         path, attempts = self.by_name[outcome.name].directory.path, self._attempts[outcome.name]
         attempts[outcome.kind] += 1
         entry = {"reason": outcome.reason, "trace": outcome.trace, "attempts": attempts.total(), "when": time.time()}

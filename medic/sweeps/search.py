@@ -30,7 +30,7 @@ from medic.utils.parts import Choice, Law, Range
 logger = logging.getLogger(__name__)
 
 SELECTIONS = ("validation", "leave-one-out")
-"""Ways to judge a trial: source-validation accuracy, or a metric of its rehearsals (`medic.sweeps.rehearsal`)."""
+"""Ways to judge a trial: source-validation accuracy, or a metric from its rehearsals (`medic.sweeps.rehearsal`)."""
 METRICS = ("acc", "hscore", "oscr", "auroc")
 """Metrics for rehearsals. All except the first require unknown classes."""
 
@@ -44,7 +44,7 @@ class Study:
     """A hyperparameter search for one run. Processes with the same `name` and `storage` share a study."""
 
     settings: Mapping[str, Any]
-    """Settings shared by all runs; the other settings are searched or derived."""
+    """Settings shared by all runs; all other settings are searched or derived."""
     name: str
     storage: str
     trials: int
@@ -111,13 +111,13 @@ class Study:
         return study
 
     def draw_with(self, study: Any, trial: int) -> None:
-        """Seed the sampler with the trial number: processes draw different values, and results are repeatable."""
+        """Seed the sampler with the trial number, so that processes draw different, repeatable values."""
         samplers = import_optuna().samplers
         sampler = {"tpe": samplers.TPESampler, "random": samplers.RandomSampler}[self.sampler]
         study.sampler = sampler(seed=seed_hash(self.settings.get("seed", 0), self.name, trial))
 
     def _train(self, study: Any, trial: Any, space: Mapping[str, Law]) -> float:
-        """Train the runs of a trial and return the value to maximise."""
+        """Train the runs for a trial and return the value to maximise."""
         optuna = import_optuna()
         self.draw_with(study, trial.number)
         drawn = {name: suggest(trial, name, law) for name, law in space.items()}
@@ -155,7 +155,7 @@ class Study:
 
     @cached_property
     def metric_name(self) -> str | None:
-        """The metric for rehearsals, or None if source validation judges trials."""
+        """The metric for rehearsals, or None if trials are judged by source validation."""
         check_choice("selection", self.selection, SELECTIONS)
         if self.selection == "validation":
             if self.metric is not None:
@@ -169,7 +169,7 @@ class Study:
 
     @property
     def judge(self) -> str:
-        """The name of the value that judges trials."""
+        """The name of the value used to judge trials."""
         return "validation acc" if self.metric_name is None else f"leave-one-out {self.metric_name}"
 
     def _validate(self, trial: Any, settings: Mapping[str, Any]) -> float:
@@ -227,7 +227,7 @@ def finished_trials(study: Any) -> list[Any]:
 
 
 def has_learned(trial: Any) -> bool:
-    """Return whether a trial's run learned anything; trials of version 0.3 do not record it and count as learned."""
+    """Return whether a trial's run learned anything. Assume so for trials from version 0.3, which do not record it."""
     return bool(trial.user_attrs.get("learned", True))
 
 
@@ -276,7 +276,7 @@ def import_optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise lacking("medic search requires the package optuna", "search") from None
+        raise lacking("medic search requires optuna", "search") from None
     return optuna
 
 

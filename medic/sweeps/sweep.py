@@ -61,7 +61,7 @@ class Planner:
         self._fingerprints: dict[tuple[Any, ...], str] = {}
         self._networks: set[tuple[Any, ...]] = set()
         self._named: dict[Path, dict[str, Path]] = {}
-        """Finished runs named with `--name`, by output directory and hash."""
+        """Finished runs named with `--name`, keyed by output directory and hash."""
 
     def job(self, settings: Mapping[str, Any]) -> Job:
         """Return the run described by `settings`, in which None means a setting's default."""
@@ -91,7 +91,7 @@ class Planner:
         return Job(plan.user_settings, plan.config, RunDirectory(self._named[output].get(run, output / run)))
 
     def jobs(self, settings: Iterable[Mapping[str, Any]]) -> list[Job]:
-        """Return the distinct runs described by several settings."""
+        """Return the distinct runs described by several sets of settings."""
         return list({job.name: job for job in map(self.job, settings)}.values())
 
 
@@ -144,7 +144,7 @@ class Sweep:
 
 
 def expand(name: str, value: Any, run: Mapping[str, Any]) -> Sequence[Any]:
-    """Expand a span value: `0..2` to whole numbers, and `each` to all domains of the dataset."""
+    """Expand a span value: `0..2` to whole numbers, and `each` to all domains in the dataset."""
     if value == EACH and name in ("target", "sources"):
         from medic.config.imports import execute
         from medic.data import benchmark

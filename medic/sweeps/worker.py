@@ -19,7 +19,7 @@ from medic.sweeps.executors import Outcome
 
 
 def execute(name: str, settings: Mapping[str, Any]) -> Outcome:
-    """Train the run `name` and return the outcome. A stop request saves a checkpoint and raises `Stopped`."""
+    """Train the run called `name` and return the outcome. A stop request saves a checkpoint and raises `Stopped`."""
 
     def run() -> None:
         trained = train(settings, quiet=True).path.name
@@ -30,7 +30,7 @@ def execute(name: str, settings: Mapping[str, Any]) -> Outcome:
 
 
 def attempt(name: str, action: Callable[[], None]) -> Outcome:
-    """Perform an action for the run `name` and return the outcome."""
+    """Perform an action for the run called `name` and return the outcome."""
     began = time.perf_counter()
     try:
         action()

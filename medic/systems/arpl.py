@@ -25,7 +25,7 @@ LATENT = 100
 """Length of the noise vector from which an image is generated."""
 
 WIDTHS: Mapping[int, tuple[int, ...]] = {32: (512, 256, 128), 64: (512, 256, 128, 64)}
-"""Channels of the generator's maps of side 4, 8, …, by image size in pixels."""
+"""Channels of the generator's maps with sides 4, 8, …, keyed by image size in pixels."""
 
 
 class Reciprocal(Head, name="reciprocal"):
@@ -34,7 +34,7 @@ class Reciprocal(Head, name="reciprocal"):
     The logits are ‖f - P_k‖² / F - f · P_k. Features far from P_k belong to class k. R bounds the known space.
     """
 
-    nonlinear = "the head 'reciprocal' computes distances"
+    nonlinear = "the 'reciprocal' head computes distances"
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__(features, classes)
@@ -103,7 +103,7 @@ class ConfusingSamples(Objective):
         self.adversaries = Adversaries(setup, self.gan_lr, self.confusion)
 
     def forward(self, model: nn.Module, step: Step) -> Risk:
-        """Compute the risk of a step and of the same number of freshly generated images."""
+        """Compute the risk for a step and for the same number of freshly generated images."""
         if self.adversaries is None:
             raise MedicError("arpl-cs is not prepared: call objective.prepare(model, setup) before training")
         risk = super().forward(model, step)
@@ -169,7 +169,7 @@ def batch_norms(model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
 
 
 def with_norms(model: nn.Module, norms: nn.ModuleList, x: Tensor) -> Output:
-    """Forward inputs through other batch-norm layers, and update their statistics instead of the model's."""
+    """Forward inputs through different batch-norm layers, and update their statistics instead of the model's."""
     tensors = {
         f"{name}.{key}": tensor
         for (name, _), norm in zip(batch_norms(model), norms, strict=True)
@@ -202,11 +202,11 @@ class Generator(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """A network that maps pixels in [0, 1], of shape (N, C, S, S) with S ≥ 32, to the log-odds (N,) of being real.
+    """A network that maps pixels in [0, 1], of shape (N, C, S, S) with S ≥ 32, to log-odds of being real.
 
-    Three 4x4 convolutions without bias produce 128, 256 and 512 channels and each halve the side. A fourth produces
-    1024 channels, without padding. Leaky ReLU follows the first three, with batch norm in the second and third. The
-    sigmoids of the last maps are averaged over positions and passed to a linear layer.
+    Three 4x4 convolutions without bias produce 128, 256 and 512 channels, and each of them halves the side. A fourth
+    produces 1024 channels, without padding. Leaky ReLU follows the first three, with batch norm in the second and
+    third. The sigmoids of the last maps are averaged over positions and passed to a linear layer.
     """
 
     def __init__(self, channels: int) -> None:
@@ -222,7 +222,7 @@ class Discriminator(nn.Module):
         _initialise(self)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Return the log-odds of being real. The published network returns their sigmoid."""
+        """Return the log-odds of being real, of shape (N,). The published network returns their sigmoid."""
         maps: Tensor = self.layers(pixels)
         with torch.autocast(pixels.device.type, enabled=False):  # cheap, and log-odds require full precision
             return torch.squeeze(self.head(maps.to(pixels.dtype).mean((2, 3))), 1)
@@ -257,7 +257,7 @@ METHODS = (
     Method(
         "arpl",
         "learn one reciprocal point per class: images of the class lie far from it, within a radius",
-        "head and objective: logits are distances to learnt points",
+        "head and objective: logits are distances to learned points",
         "Chen et al. 2021",
         preset={"objective": "arpl"},
         paper="ARPL",

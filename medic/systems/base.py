@@ -21,7 +21,7 @@ class Rate(NamedTuple):
     large: float | None
 
     def at(self, image_size: int) -> float | None:
-        """Return the learning rate for an image side in pixels."""
+        """Return the learning rate for images with a given side length in pixels."""
         return self.small if image_size <= SMALL else self.large
 
 

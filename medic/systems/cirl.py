@@ -115,7 +115,7 @@ class Cirl(Objective):
 
     @torch.no_grad()
     def _mixed(self, step: Step, setup: Setup) -> Tensor:
-        """Return the images of a step followed by their mixtures, of shape (2N, C, H, W)."""
+        """Return the images in a step, followed by their mixtures, of shape (2N, C, H, W)."""
         _check_count(len(step.x))
         pixels = setup.to_pixels(step.x)
         partner, share = random_pairs(len(pixels), pixels)
@@ -159,7 +159,7 @@ def factorisation(one: Tensor, other: Tensor, off_diagonal: float) -> Tensor:
 
 
 def ramped(epoch: Tensor, ramp: float) -> Tensor:
-    """Return exp(-5 (1 - e/ramp)²) at epoch e, and 1 from epoch `ramp` on."""
+    """Return exp(-5 (1 - e/ramp)²) at epoch e, and 1 from epoch `ramp` onwards."""
     share = (epoch / ramp).clamp(max=1) if ramp else torch.ones_like(epoch)
     return (-5 * (1 - share).square()).exp()
 
@@ -204,7 +204,7 @@ def quantised(pixels: Tensor) -> Tensor:
 def random_pairs(count: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """Draw partner indices of shape (N,) for `count` images, and shares λ ~ U(0, 1) of shape (N,), one per pair.
 
-    If the count is odd, one image is its own partner. The result has the device of `like`.
+    If the count is odd, one image is its own partner. The results are on the same device as `like`.
     """
     order = torch.rand(count, device=like.device).argsort()
     place = order.argsort()

@@ -82,7 +82,7 @@ class CrossMatch(Objective):
         return self.setup
 
     def ascend(self, model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Generate known and unknown images by gradient ascent, from inputs of shape (N, …) and classes (N,)."""
+        """Generate known and unknown images by gradient ascent, from inputs of shape (N, …) and N classes."""
         setup = self.ready_setup()
         low, high = (setup.to_inputs(x.new_full((1, 1, 1, 1), pixel)) for pixel in (0.0, 1.0))
         both, start = torch.cat([x, x]), None
@@ -103,7 +103,7 @@ class CrossMatch(Objective):
 
     @torch.no_grad()
     def _renew(self, model: nn.Module, step: Step) -> None:
-        """Replace the oldest pool images with new ones, generated from a few random images of a step."""
+        """Replace the oldest pool images with new ones, generated from a few random images in a step."""
         count = min(max(1, len(self.labels) // TURNOVER), len(step.y))
         chosen = torch.rand(len(step.y), device=step.y.device).argsort()[:count]
         known, unknown = self.ascend(model, step.x[chosen], step.y[chosen])
@@ -135,7 +135,7 @@ class CrossMatch(Objective):
 
 
 def disagreement(output: Output) -> Tensor:
-    """Return L_cc = (1/C) Σ_k (p_k - q_k)² per sample, of shape (N,): how far softmax and one-vs-all disagree."""
+    """Return L_cc = (1/C) Σ_k (p_k - q_k)² per sample, of shape (N,): how much softmax and one-vs-all disagree."""
     return (output.logits.softmax(1) - output.log_odds().sigmoid()).square().mean(1)
 
 

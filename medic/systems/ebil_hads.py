@@ -38,7 +38,7 @@ class Branches(Head, name="branches"):
     """
 
     ova = True
-    nonlinear = "the head 'branches' applies dropout"
+    nonlinear = "the 'branches' head applies dropout"
     reads_maps = True
 
     def __init__(self, channels: int, classes: int) -> None:
@@ -85,7 +85,7 @@ def _convolution(channels: int, side: int, stride: int) -> nn.Conv2d:
 class Follower(AuxiliaryNetwork):
     """A copy of the model's backbone that predicts how confident the model is: w(x) = sigmoid(·) + 1e-5.
 
-    The follower minimises mean (w - conf)² on the images of every iteration, where conf is the model's confidence q_ŷ
+    The follower minimises mean (w - conf)² on the images in every iteration, where conf is the model's confidence q_ŷ
     in evaluation mode. It updates batch-norm statistics only if the model does.
     """
 
@@ -114,7 +114,7 @@ class Follower(AuxiliaryNetwork):
         return torch.squeeze(self(x), 1)
 
     def update(self, model: nn.Module, steps: Sequence[Step]) -> None:
-        """Take one Adam step on all images of the iteration."""
+        """Take one Adam step on all images in the iteration."""
         x = torch.cat([step.x for step in steps])
         target = confidence(model, x)
         self.train(self.moves_norms)
@@ -208,8 +208,8 @@ def discrepancy(first: Tensor, second: Tensor) -> Tensor:
 class HardDomain(Callback):
     """A callback that holds out the domain that the follower trusts least, as determined by `hardest`.
 
-    Trust is measured on `batches` batches per domain. Each batch is as large as a task and has equal counts per class.
-    Images are not augmented and count towards the training epochs.
+    Trust is measured on `batches` batches per domain. Each batch is as large as a task and contains the same number of
+    images per class. Images are not augmented and count towards the training epochs.
     """
 
     every: int = hyperparameter(10, least=1)

@@ -54,11 +54,10 @@ class HyProMeta(Objective):
     """An objective that meta-trains on clean and meta-tests on noisy samples, with a prompt v for a new category.
 
     In the first step of an iteration, each task averages its losses over clean samples, and in later steps over noisy
-    samples. A task without such samples averages over all.
-
-    The prompt is learnt and turns any image x into x + v, an image of the new category. Each prompted image adds
-    `prompt · CE(x + v, C)` over the C + 1 closed-set outputs and `reject · mean_k -log(1 - q_k(x + v))`, where q_k is
-    the positive probability of one-vs-all classifier k.
+    samples. A task without such samples averages over all its samples. The prompt is learned and turns any image x into
+    x + v, an image of the new category. Each prompted image adds `prompt · CE(x + v, C)` over the C + 1 closed-set
+    outputs and `reject · mean_k -log(1 - q_k(x + v))`, where q_k is the positive probability of one-vs-all classifier
+    k.
     """
 
     prompt: float = hyperparameter(0.1)
@@ -113,11 +112,11 @@ def _as_new(output: Output) -> Tensor:
 class Prototypes(Callback):
     """A callback that corrects labels once per epoch, based on the nearest class prototype.
 
-    A sample whose label differs from its nearest prototype is marked as noisy and receives the label of that prototype.
-    The attribute `clean` of a sample is 1 or 0. The callback uses only training labels and the current model.
+    A sample whose label differs from that of its nearest prototype is marked as noisy and receives the prototype's
+    label. Each sample's `clean` attribute is 1 or 0. The callback uses only training labels and the current model.
 
-    In the first `trust` epochs, all labels count as clean: a model that has learnt little would mark half of the clean
-    labels as noisy, and then learn from the wrong labels.
+    In the first `trust` epochs, all labels are treated as clean: a model that has learned little would mark half of the
+    clean labels as noisy, and then learn from the wrong labels.
     """
 
     trust: int = hyperparameter(40)

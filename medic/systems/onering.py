@@ -1,4 +1,4 @@
-"""OneRing (Yang et al. 2022): unknown is the second most likely class of every known sample."""
+"""OneRing (Yang et al. 2022): unknown is the second most likely class for every known sample."""
 
 from dataclasses import dataclass
 

@@ -13,7 +13,7 @@ Cell = tuple[int, ...]
 class Cells:
     """The samples of a dataset or batch, grouped into cells by their labels. Stores sample positions, not images.
 
-    Each cell is drawn in epochs: every sample comes once, in random order, before any sample repeats.
+    Each cell is drawn in epochs: every sample is drawn once, in random order, before any sample repeats.
     """
 
     keys: list[Cell]

@@ -21,8 +21,8 @@ class Confusable(Lagged):
     `u_ij = (p(j | i) + p(i | j)) / 2` is the mean probability of confusing the two classes. The sampler draws an order
     of all classes from K and cuts it into tasks.
 
-    The implementation stores log K, because its update is linear and log K can be averaged over class groups. The
-    diagonal is not used.
+    The implementation stores log K, because the update of log K is linear and log K can be averaged over class groups.
+    The diagonal is not used.
     """
 
     forgetting: float = hyperparameter(0.5, most=1)
@@ -46,7 +46,7 @@ class Confusable(Lagged):
         return 0.0
 
     def updated(self, matrices: Tensor, mean: Tensor, met: Tensor) -> Tensor:
-        """Update the potentials of class pairs that both occurred."""
+        """Update the potentials of pairs in which both classes occurred."""
         taken = (mean + mean.mT) / 2
         return torch.where(met & met.mT, self.forgetting * matrices + self.strength * taken, matrices)
 

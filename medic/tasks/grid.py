@@ -26,8 +26,8 @@ class Task(NamedTuple):
 class Grid:
     """A partition of samples into tasks, and of tasks into steps. `GridSpec` describes the arguments.
 
-    Pass `sampler` to use a sampler with other hyperparameters instead of the one that `sampling` names. If the
-    attribute `held_out` is a domain, the last domain split consists of this domain alone.
+    Pass `sampler` to use a sampler with different hyperparameters instead of the one named by `sampling`. If the
+    `held_out` attribute is set to a domain, the last domain split consists of this domain alone.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Grid:
 
     @property
     def tasks(self) -> int:
-        """The number of tasks t in an iteration."""
+        """The number of tasks, t, in an iteration."""
         return self.spec.tasks
 
     @property
@@ -83,7 +83,7 @@ class Grid:
         return [gather(tasks, x, y, attributes, index) for index, tasks in enumerate(steps)]
 
     def index(self, y: Tensor, domain: Tensor | None = None, **attributes: Tensor) -> Cells:
-        """Group the samples of a dataset by their labels, and check that the dataset has enough labels for the grid."""
+        """Group the samples in a dataset by their labels, and check that the dataset has enough labels for the grid."""
         cells = self._index(y, attributes if domain is None else {"domain": domain, **attributes})
         for axis, (name, parts) in enumerate(self.spec.splits.items()):
             _check_enough(name, parts, {cell[axis] for cell in cells.keys}, "the data has")
@@ -92,7 +92,7 @@ class Grid:
         return cells
 
     def draw(self, cells: Cells, batch_size: int, ahead: int = 0) -> list[list[Task]]:
-        """Draw the tasks of one iteration, grouped by step.
+        """Draw the tasks for one iteration, grouped by step.
 
         Each task has `batch_size` samples, in equal parts from its cells. `ahead` is the number of iterations already
         drawn but not yet observed. Drawing ahead does not change the result.
@@ -186,7 +186,7 @@ class Grid:
         return torch.tensor([group_of[label] for label in y.tolist()])
 
     def _steps(self, cells: Sequence[Cell], ahead: int = 0) -> list[list[list[Cell]]]:
-        """Return the tasks of every step as lists of cells. `ahead`: see `draw`."""
+        """Return the tasks in every step as lists of cells. `ahead`: see `draw`."""
         if self.chosen is not None and (rows := _rows(self.chosen, set(cells))):
             return self._deal(rows)
         if self.spec.pairing != "diagonal":
@@ -248,7 +248,7 @@ class Grid:
         return [items[i] for i in torch.randperm(len(items), generator=self.generator).tolist()]
 
     def _check_observed(self) -> None:
-        """Warn if a learning sampler still has no observations after more draws than training would make ahead."""
+        """Warn if a learning sampler still has no observations after more draws than training would make in advance."""
         self._draws += 1
         if (
             isinstance(self.sampler, Lagged)

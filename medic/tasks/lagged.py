@@ -1,4 +1,4 @@
-"""Base classes of samplers. Samplers that learn use a confusion matrix per domain, with a lag of some iterations."""
+"""Base classes for samplers. Samplers that learn use a confusion matrix per domain, with a lag of a few iterations."""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -19,7 +19,7 @@ Split = list[list[int]]
 
 
 class Sampler:
-    """Base class of samplers, which distribute classes over tasks and may learn from the training outputs.
+    """Base class for samplers, which distribute classes over tasks and may learn from the training outputs.
 
     `summarise` reduces the outputs to a small tensor on the device. Some iterations later, `observe` receives it on the
     host. By default, a sampler does not learn.
@@ -157,7 +157,7 @@ def softmax_sums(logits: Tensor, y: Tensor, domain: Tensor | None, domains: int)
 def block_sums(matrix: Tensor | None, groups: Sequence[tuple[int, ...]], unknown: float) -> Tensor:
     """Sum a matrix of shape (C, C) over blocks of class groups, giving shape (G, G).
 
-    If the matrix is None or has too few classes, every entry counts as `unknown`.
+    If the matrix is None or has too few classes, every entry is taken to be `unknown`.
     """
     classes = 1 + max(max(group) for group in groups)
     if matrix is None or len(matrix) < classes:

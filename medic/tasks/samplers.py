@@ -104,7 +104,7 @@ class Probe(Adaptive):
         self._remember()
 
     def confusion(self, domains: Sequence[int], ahead: int = 0) -> Tensor | None:
-        """Return the mean softmax per class, of shape (C, C), over the images of `domains`, or None before any."""
+        """Return the mean softmax per class, of shape (C, C), over images from `domains`, or None without images."""
         past = self.past(domains, ahead)
         if past is None:
             return None
@@ -115,7 +115,8 @@ class Probe(Adaptive):
 def group_confusion(confusion: Tensor | None, groups: Sequence[tuple[int, ...]]) -> Tensor:
     """Return the confusion between class groups, of shape (G, G), from a confusion of shape (C, C).
 
-    Sums over blocks and normalises the rows. Without a confusion, or if it has too few classes, the result is uniform.
+    Sums over blocks and normalises the rows. If there is no confusion matrix, or if it has too few classes, the result
+    is uniform.
     """
     blocks = block_sums(confusion, groups, unknown=1.0)
     return blocks / blocks.sum(1, keepdim=True)

@@ -78,12 +78,12 @@ class GridSpec:
 
     @property
     def tasks(self) -> int:
-        """The number of tasks t in an iteration."""
+        """The number of tasks, t, in an iteration."""
         return sum(self.sizes)
 
     @property
     def separates(self) -> bool:
-        """Whether the setting `separate` has an effect."""
+        """Whether the `separate` setting has an effect."""
         return self.pairing == "random" and len(self.round) > 1
 
     def fitted(self, domains: int, classes: int) -> "GridSpec":

@@ -42,7 +42,7 @@ class RunningMean:
 
 
 class WeightAverage:
-    """Base class of parameter averages over iterations. Subclasses are dataclasses that declare hyperparameters."""
+    """Base class for parameter averages over iterations. Subclasses are dataclasses that declare hyperparameters."""
 
     converged: bool = True
     """Whether the average is valid. If not, the run is too short for the method."""
@@ -75,7 +75,7 @@ class WeightAverage:
 
 
 class _OneMean(WeightAverage):
-    """Base class of averages that store one copy of the parameters."""
+    """Base class for averages that store one copy of the parameters."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -144,7 +144,7 @@ class Swad(WeightAverage):
     equal weights. The validation loss is measured at the end of each segment.
 
     The valley starts when the first of `converge` successive segments has the lowest loss. It ends when the loss stays
-    above a threshold for `tolerance` segments. The threshold is 1 + `ratio` times the mean loss of the segments that
+    above a threshold for `tolerance` segments. The threshold is (1 + `ratio`) times the mean loss of the segments that
     showed convergence.
     """
 
@@ -194,7 +194,7 @@ class Swad(WeightAverage):
     def result(self) -> list[Tensor]:
         """Return copies of the current averaged parameters, or of the last segment before convergence.
 
-        Unfinished segments do not count, except for the first one.
+        Unfinished segments are ignored, except for the first one.
         """
         if self.valley is None:
             last = self._queue[-1].parameters if self._queue else self._segment.tensors

@@ -13,7 +13,7 @@ FORMAT = 2
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write a state of tensors, numbers, strings and containers, replacing any existing file atomically."""
+    """Write a state made up of tensors, numbers, strings and containers, atomically replacing any existing file."""
     path.parent.mkdir(exist_ok=True)
     with atomic_write(path) as file:
         try:

@@ -69,7 +69,7 @@ def weights_identity(name: str, pool: str, weights: Path | None, seed: int) -> s
 
 
 class _Augmented(Images):
-    """The images of a dataset, augmented and preprocessed. The augmentation of each image is fixed."""
+    """The images in a dataset, augmented and preprocessed. The augmentation of each image is fixed."""
 
     def __init__(self, dataset: Dataset, augmentation: Augmentation, preprocessing: Preprocessing, seed: int) -> None:
         self.images, self.augmentation, self.preprocessing = dataset.images, augmentation, preprocessing

@@ -26,7 +26,7 @@ GPU_BATCH = 512
 
 
 def channels_last(inputs: Tensor) -> Tensor:
-    """Convert images of shape (N, C, H, W) to the channels-last memory format. Return other inputs unchanged."""
+    """Convert images of shape (N, C, H, W) to the channels-last memory format. Return all other inputs unchanged."""
     return inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
 
 
@@ -98,7 +98,7 @@ class Inference:
         return joined.map(lambda rows: distributed.all_gather(rows, count)) if len(mine) < count else joined
 
     def _draw_views(self, count: int) -> list[Tensor]:
-        """Draw the augmentation of each view. All images share it, so outputs do not depend on the batch."""
+        """Draw the augmentation for each view. All images share it, so outputs do not depend on the batch."""
         if self.views == 1:
             return []
         generator = torch.Generator().manual_seed(0)

@@ -15,12 +15,12 @@ from medic.training.updater import Updater
 
 @dataclass(frozen=True)
 class Batch:
-    """The N images of an iteration, ordered by step and task. If there is a probe, it is the last step.
+    """The N images in an iteration, ordered by step and task. If there is a probe, it is the last step.
 
     - `positions`: image indices of shape (N,).
     - `draws`: random numbers for the augmentation, of shape (N, 10).
     - `y`, `attributes`: labels of shape (N,).
-    - `sizes`: number of images of each task in each step.
+    - `sizes`: number of images for each task in each step.
     - `totals`: the same numbers, summed over all processes.
     - `pixels`: pixels of shape (N, C, H, W), or None if the images are already on the device.
     """
@@ -87,7 +87,7 @@ class Iteration:
         return self.updater(*self.load(batch))
 
     def load(self, batch: Batch) -> tuple[list[Step], Step | None]:
-        """Gather, augment and normalise the images of every step, and of the probe if the sampler uses one."""
+        """Gather, augment and normalise the images in every step, and in the probe if the sampler uses one."""
         steps = list(self._steps(batch))
         return (steps[:-1], steps[-1]) if self.probes else (steps, None)
 

@@ -6,7 +6,7 @@ import torch
 
 
 def derive(seed: int, name: str) -> int:
-    """Derive the 63-bit seed of the generator `name` from a root seed."""
+    """Derive the 63-bit seed for the generator called `name` from a root seed."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "big") >> 1
 
 

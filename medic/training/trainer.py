@@ -174,7 +174,7 @@ class Trainer:
         distributed.broadcast(list(self.model.buffers()))
 
     def relabel(self, samples: Samples) -> None:
-        """Replace the training samples, whose labels may have changed, from the next draw on."""
+        """Replace the training samples, whose labels may have changed, starting with the next draw."""
         self.samples = samples
         self.cells: Cells = self.grid.index(samples.label, samples.domain, **samples.attributes)
 
@@ -216,7 +216,7 @@ class Trainer:
         return losses
 
     def _next(self) -> list[list[Task]]:
-        """Return the tasks of the next iteration. Draws ahead so that images can be prefetched."""
+        """Return the tasks for the next iteration. Draws ahead so that images can be prefetched."""
         sampler = self.grid.sampler
         if not self._drawn and self._called_at != self.iteration:  # refresh_statistics draws several times
             self._called_at = self.iteration

@@ -110,7 +110,7 @@ def broadcast(tensors: Sequence[Tensor]) -> None:
 
 
 def all_gather(shared: Tensor, count: int) -> Tensor:
-    """Gather the rows that each process computed for its `share` of `count` items, as (count, …) on every rank."""
+    """Gather the rows that each process computed for its share of `count` items, giving shape (count, …)."""
     if world() == 1:
         return shared
     most = -(-count // world())

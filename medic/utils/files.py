@@ -27,7 +27,7 @@ IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".
 WEIGHT_FILES = (".safetensors", ".pth", ".pt", ".pth.tar", ".bin", ".ckpt")
 """Suffixes that distinguish a weights file from named weights."""
 MAX_ARRAYS = 2**30
-"""Maximum uncompressed bytes of the arrays in a compressed .npz file."""
+"""Maximum uncompressed size, in bytes, of the arrays in a compressed .npz file."""
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
@@ -55,7 +55,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _is_device(path: Path) -> bool:
-    """Return whether a path is a device, a pipe or below /dev, where /dev/stdout may be a link to a file."""
+    """Return whether a path is a device, a pipe or under /dev, where /dev/stdout may be a link to a file."""
     return path.exists() and not path.is_dir() and (not path.is_file() or path.absolute().is_relative_to("/dev"))
 
 
@@ -202,7 +202,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def csv_cell(text: str) -> str:
-    """Escape a name for CSV: prefix `'` if it starts like a formula, which a spreadsheet would execute."""
+    """Escape a name for CSV: prepend `'` if it starts like a formula, which a spreadsheet would execute."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 
@@ -219,7 +219,7 @@ def file_hash(path: Path) -> str:
 
 @lru_cache(maxsize=16)
 def _file_hash(path: Path, size: int, modified: int) -> str:
-    """Compute the hash once per version of a file, because many runs of a sweep share a weights file."""
+    """Compute the hash once per version of a file, because many runs in a sweep share a weights file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

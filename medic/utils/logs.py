@@ -1,6 +1,6 @@
 """Log messages for the user, from the `medic` logger to standard error.
 
-Modules log with `logging.getLogger(__name__)`. The command line and `medic.train` show messages of level INFO and
+Modules log with `logging.getLogger(__name__)`. The command line and `medic.train` show messages at level INFO and
 above. Other programs that import medic configure logging themselves.
 """
 
@@ -34,7 +34,7 @@ class _Handler(logging.Handler):
 
 @contextmanager
 def log_output(quiet: bool = False) -> Iterator[None]:
-    """Show messages of level INFO and above, or only warnings with `quiet`. Nested contexts can only be quieter."""
+    """Show messages at level INFO and above, or only warnings with `quiet`. Nested contexts can only be quieter."""
     logger = logging.getLogger("medic")
     before, handler = logger.level, None if logger.handlers else _Handler()
     if handler is not None:

@@ -12,7 +12,7 @@ from medic.utils.parts import check_hyperparameters
 
 
 class DeclaredModule(nn.Module):
-    """Base class of modules declared with `@dataclass(eq=False)`, whose fields are hyperparameters."""
+    """Base class for modules declared with `@dataclass(eq=False)`, whose fields are hyperparameters."""
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Initialise the module before the generated `__init__` assigns fields, which may themselves be modules."""
@@ -78,7 +78,7 @@ def statistics_estimated(model: nn.Module) -> Iterator[bool]:
 
 
 def is_tracking(module: nn.Module) -> bool:
-    """Return whether a layer is batch norm that currently updates its running statistics."""
+    """Return whether a layer is a batch-norm layer that currently updates its running statistics."""
     norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
     return norm and bool(module.track_running_stats) and module.training
 

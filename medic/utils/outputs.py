@@ -1,4 +1,4 @@
-"""Model outputs for a batch: the type that models return and that objectives and scores use."""
+"""Model outputs for a batch: the type returned by models and used by objectives and scores."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -53,7 +53,7 @@ class Output(NamedTuple):
         """Convert the return value of any model.
 
         Accepts an `Output`, logits of shape (N, C), a pair of logits and one-vs-all logits of shape (N, 2, C), or an
-        object with an attribute `logits`, as returned by Hugging Face models.
+        object with a `logits` attribute, as returned by Hugging Face models.
         """
         if isinstance(value, Output):
             return value
@@ -117,7 +117,7 @@ class Output(NamedTuple):
 
     @classmethod
     def cat(cls, outputs: "Sequence[Output]") -> "Output":
-        """Concatenate outputs along the samples. Fields that are None in any output are dropped."""
+        """Concatenate outputs along the sample dimension. Fields that are None in any output are dropped."""
         columns = dict(zip(cls._fields, zip(*outputs, strict=True), strict=True))
         present = {name: parts for name, parts in columns.items() if all(part is not None for part in parts)}
         stages, branches = present.pop("stages", None), present.pop("branches", None)

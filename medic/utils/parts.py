@@ -74,7 +74,7 @@ def log10(name: str, low: float, high: float, whole: bool = False) -> Range:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a number: from `least` to `most`. `above` and `below` make the limits strict."""
+    """Limits on a number: from `least` to `most`. `above` and `below` make the limits strict."""
 
     least: float = 0.0
     most: float = math.inf
@@ -98,7 +98,7 @@ class Limits:
 
 
 def check_range(owner: str, limits: Limits, **numbers: float) -> None:
-    """Raise an error if a number, passed by name, is outside the limits."""
+    """Raise an error if any number passed as a keyword argument is outside the limits."""
     for name, value in numbers.items():
         if not limits.allow(value):
             raise MedicError(f"{name} of {owner} must be a number {limits}, got {value:g}")
@@ -123,7 +123,7 @@ def hyperparameter(
 
 
 def hyperparameters(kind: Any) -> dict[str, "dataclasses.Field[Any]"]:
-    """Return the declared hyperparameters of a part's class, by name."""
+    """Return the declared hyperparameters of a part's class, keyed by name."""
     fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
     return {field.name: field for field in fields if "search" in field.metadata}
 
@@ -151,7 +151,7 @@ class Part(Generic[T_co]):
         return self.kind(**{**self.values, **values})
 
     def changed(self, **values: Any) -> "Part[T_co]":
-        """Return the same part with other values."""
+        """Return the same part with different values."""
         return dataclasses.replace(self, values={**self.values, **values})
 
     def hyperparameters(self, dataset: str | None = None) -> dict[str, Any]:

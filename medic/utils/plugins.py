@@ -27,7 +27,7 @@ class Plugin(NamedTuple):
 
 
 def installed(group: str) -> "list[EntryPoint]":
-    """Return the entry points of a group without loading them."""
+    """Return the entry points in a group without loading them."""
     from importlib.metadata import entry_points  # takes longer than the rest of this module
 
     return list(entry_points(group=group))
@@ -40,7 +40,7 @@ class Group(Generic[T]):
         """`noun` names an entry in messages, and `kind` is the class of the entries."""
         self.group, self.noun, self.kind, self.registry = group, noun, kind, registry
         self.sources: dict[str, Plugin] = {}
-        """The plug-in of each entry that an entry point has added, by entry name."""
+        """The plug-in behind each entry that an entry point has added, keyed by entry name."""
 
     def find(self, name: str) -> T:
         """Return an entry by its case-insensitive name. Searches entry points if the name is not registered."""
@@ -49,7 +49,7 @@ class Group(Generic[T]):
         return self.registry[check_choice(self.noun, respelled(name, self.registry), self.registry)]
 
     def load(self) -> None:
-        """Add the entries of all entry points. Broken entry points issue a warning and are skipped."""
+        """Add the entries of all entry points. Broken entry points trigger a warning and are skipped."""
         for point in installed(self.group):
             try:
                 self._add(point)

@@ -28,7 +28,7 @@ class Layout:
     has_parts: bool = False
     """Whether domain folders contain `train`, `val` … folders, which in turn contain the classes."""
     lists: Mapping[Part, tuple[str, ...]] = field(default_factory=dict)
-    """Glob patterns of the official validation and test lists, relative to the folder."""
+    """Glob patterns for the official validation and test lists, relative to the folder."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Download:
     """Where to download a benchmark."""
 
     mirrors: Mapping[str, tuple[File, ...]]
-    """The files of each mirror, in the order in which mirrors are tried. Keys say where the mirror is documented."""
+    """The files on each mirror, in the order in which mirrors are tried. Keys say where the mirror is documented."""
     page: str
     """A web page about the benchmark."""
     contents: str

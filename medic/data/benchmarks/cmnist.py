@@ -18,7 +18,7 @@ from medic.utils.files import check_root
 
 DOMAINS = ("+90%", "+80%", "-90%")
 CLASSES = ("0", "1")
-"""Class 0 contains the digits 5 to 9, class 1 the digits 0 to 4. A quarter of the labels is then flipped."""
+"""Class 0 contains the digits 5 to 9, class 1 the digits 0 to 4. A quarter of the labels are then flipped."""
 FLIPS = (0.1, 0.2, 0.9)
 """The probability, for each domain, that the colour disagrees with the label."""
 LABEL_NOISE = 0.25
@@ -36,7 +36,7 @@ def build(root: Path, seed: int) -> tuple[Tensor, Tensor, Tensor, list[str]]:
     """Return uint8 images of shape (N, 2, 28, 28), domains and labels of shape (N,), and N image names.
 
     All 70,000 digits are shuffled and divided among the three domains. The label is [digit < 5], flipped with
-    probability 0.25. The colour is the label, flipped with the domain's probability. It selects one of the two
+    probability 0.25. The colour is the label, flipped with the domain's probability. The colour selects one of the two
     channels; the other channel is black.
     """
     parts = zip(read_part(root, "train"), read_part(root, "t10k"), strict=True)

@@ -1,4 +1,4 @@
-"""The built-in benchmark `digits`: ten digits in four domains, drawn from files that ship with the dependencies.
+"""The built-in `digits` benchmark: ten digits in four domains, drawn from files that ship with the dependencies.
 
 - `handwritten`: scikit-learn's scanned digits, in pen on paper
 - `printed`: digits in matplotlib's fonts
@@ -191,7 +191,7 @@ def _to_bytes(images: Floats) -> NDArray[np.uint8]:
 
 
 def _handwriting() -> tuple[Stencils, Stencils]:
-    """Return stencils of scanned digits: those for the domain `handwritten`, and those for `blended`."""
+    """Return stencils of scanned digits, first for the `handwritten` domain, then for the `blended` domain."""
     from sklearn.datasets import load_digits
 
     scans = load_digits()
@@ -247,7 +247,7 @@ def _fonts() -> list[Path]:
 
 
 def _photos() -> list[Image.Image]:
-    """Return the two photographs that scikit-learn ships."""
+    """Return the two photographs that ship with scikit-learn."""
     from sklearn.datasets import load_sample_images
 
     return [Image.fromarray(photo) for photo in load_sample_images().images]

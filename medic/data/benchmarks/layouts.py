@@ -11,7 +11,7 @@ from medic.errors import MedicError
 from medic.utils.files import check_root
 
 PARTS: Mapping[str, Part] = {"train": "train", "full": "train", "val": "val", "crossval": "val", "test": "test"}
-"""Maps folder names between domain and class to the use of their images."""
+"""Maps the names of folders between the domain and class folders to official splits."""
 
 
 def read_layouts(bench: Benchmark, root: Path | None, seed: int) -> ImageList:
@@ -97,7 +97,7 @@ def _read(bench: Benchmark, layout: Layout, folder: Path) -> ImageList:
 def _with_official_parts(
     bench: Benchmark, layout: Layout, folder: Path, entries: list[ImageFile]
 ) -> tuple[list[ImageFile], str | None]:
-    """Mark the images that official lists reserve for validation and testing. All others are for training.
+    """Mark the images that the official lists reserve for validation and testing. All others are for training.
 
     Classes come from the folders, not from the numbers in the lists. Lists that do not match the images are ignored,
     and the mismatch is returned as a message.

@@ -45,7 +45,7 @@ def read_lists(root: Path) -> ImageList:
 
 
 def read_table(path: Path) -> ImageList:
-    """List images from a CSV or Parquet file with the columns path, class and domain.
+    """List images from a CSV or Parquet file with `path`, `class` and `domain` columns.
 
     All other columns become attributes. Paths are relative to the table's folder.
     """

@@ -17,7 +17,7 @@ _OLD_LILA = "https://lilablobssc.blob.core.windows.net/caltechcameratraps"
 
 
 def sort_images(folder: Path) -> None:
-    """Sort the images into `location_<number>/<class>` by their COCO annotations, and remove all other images."""
+    """Sort the images into `location_<number>/<class>` based on their COCO annotations, and remove all other images."""
     if not (folder / _IMAGES).is_dir():
         return
     for annotations in (file for pattern in _ANNOTATIONS for file in sorted(folder.glob(pattern))):
@@ -32,7 +32,7 @@ def sort_images(folder: Path) -> None:
 
 
 def _annotated(file: Path) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield name, location and classes of each image from one of the four locations."""
+    """Yield the name, location and classes of each image from one of the four locations."""
     content = json.loads(file.read_bytes())
     names = {category["id"]: category["name"] for category in content["categories"]}
     labels: dict[str, set[str]] = {image["id"]: set() for image in content["images"]}

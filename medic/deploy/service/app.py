@@ -43,7 +43,7 @@ HEADERS = {
 }
 NO_CONTENT = "default-src 'none'; frame-ancestors 'none'"
 OPEN = ("/", "/health", "/ready")
-"""Paths that require no token: the page has a field for the token, and probes cannot send it.
+"""Paths that require no token: the page has a field for the token, and probes cannot send one.
 
 If the service has a token, these paths reveal nothing about the model.
 """
@@ -54,7 +54,7 @@ RETRY = 1
 CLASSES = 1000
 """Maximum value of `top`: the number of classes per image in a response."""
 LONGEST_PATH = 200
-"""Maximum characters of a path in the access log."""
+"""Maximum length, in characters, of a path in the access log."""
 
 
 def make_app(
@@ -313,7 +313,7 @@ def _is_own(origin: str, host: str, site: str | None) -> bool:
 
 
 def _log(scope: "Scope", status: str, started: float) -> None:
-    """Write a line to the access log, without query and headers, which may contain secrets."""
+    """Write a line to the access log, without the query and the headers, which may contain secrets."""
     client = scope["client"][0] if scope.get("client") else "-"
     path = quote(scope["path"], errors="replace")[:LONGEST_PATH]
     access.info(

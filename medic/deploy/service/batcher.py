@@ -32,7 +32,7 @@ class _Decoded(NamedTuple):
 
 
 class Batcher:
-    """Classifies the images of concurrent requests. Use it with `async with`; on exit, it waits for queued images.
+    """Classifies images from concurrent requests. Use it with `async with`; on exit, it waits for queued images.
 
     A few threads decode images. A separate thread runs the model on all images decoded so far, up to the batch size.
     The next batch fills up during the forward pass, so batches grow with the load.

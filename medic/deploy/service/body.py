@@ -76,7 +76,7 @@ async def discard(receive: "Receive") -> None:
 
 
 def split(body: bytearray, kind: str, limits: Limits) -> list[Upload]:
-    """Parse a body into images: the files of a form, or a single image."""
+    """Parse a body into images: the files in a form, or a single image."""
     name = kind.partition(";")[0].strip().lower()
     if name == "multipart/form-data":
         uploads = _parts(bytes(body), kind, limits)

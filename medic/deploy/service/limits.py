@@ -28,7 +28,7 @@ class Limits:
     batch_size: int = 32
     """Maximum number of images per forward pass."""
     wait: float = 0.005
-    """Maximum seconds that a batch waits for images that are still being decoded."""
+    """Maximum time, in seconds, that a batch waits for images that are still being decoded."""
 
     def __post_init__(self) -> None:
         options = {

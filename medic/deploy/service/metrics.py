@@ -10,7 +10,7 @@ IMAGES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 @dataclass
 class Counter:
-    """Counts per value of one label. Clients cannot choose the values, so their number is bounded."""
+    """Counts for each value of a label. Clients cannot choose the values, so their number is bounded."""
 
     label: str
     counts: dict[str, int] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Metrics:
     batches: Histogram = field(default_factory=lambda: Histogram(IMAGES))
 
     def text(self, gauges: Mapping[str, tuple[float, str]]) -> str:
-        """Return all metrics as text. `gauges` maps names to value and help text."""
+        """Return all metrics as text. `gauges` maps each name to a value and a help text."""
         lines = [
             *_counter("medic_requests_total", "Responses by HTTP status.", self.requests),
             *_counter("medic_images_total", "Images by outcome: known, unknown or error.", self.images),

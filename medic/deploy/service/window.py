@@ -24,7 +24,7 @@ class Window:
             self._recent = joined.map(lambda rows: rows[-RECENT:])
 
     def assess(self) -> Shift | None:
-        """Compare recent with held-out images. Return None if there are too few, or if the model has no reference."""
+        """Compare recent images with held-out images. Return None for too few images or a model without a reference."""
         recent, assessed = self._recent, self._assessed
         if recent is None or len(recent.logits) < FEWEST:
             return None

@@ -15,7 +15,7 @@ from medic.utils.parts import hyperparameter, log10
 
 @dataclass(eq=False)
 class Coral(Penalty, name="coral"):
-    """γ times the mean squared differences of feature means and of covariances, averaged over pairs of tasks."""
+    """γ times the mean squared differences between feature means and between covariances, averaged over task pairs."""
 
     gamma: float = hyperparameter(1.0, search=log10("mmd_gamma", -1, 1))
     compares_tasks = True
@@ -23,7 +23,7 @@ class Coral(Penalty, name="coral"):
     min_samples = 2
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """Compare the features of each pair of tasks. The penalty of a single task is 0."""
+        """Compare the features of each pair of tasks. For a single task, the penalty is 0."""
         if min(step.sizes) < 2:
             raise MedicError(f"CORAL requires at least two samples per task, got {min(step.sizes)}: raise batch_size")
         moments = [(z.mean(0), covariance(z)) for z in split_features(output, step)]

@@ -24,7 +24,7 @@ class GroupDro(Penalty, name="groupdro"):
         self.register_buffer("shares", None)
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
-        """Initialise the task weights equally."""
+        """Initialise all task weights to the same value."""
         self.shares = torch.full((setup.tasks,), 1 / setup.tasks)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:

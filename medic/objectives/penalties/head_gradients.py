@@ -29,7 +29,7 @@ def _samples(output: Output, step: Step) -> list[tuple[Tensor, Tensor, Tensor]]:
 
 @dataclass(eq=False)
 class Fishr(Penalty, name="fishr"):
-    """Fishr (Rame et al. 2022): λ times the variance across domains of the gradient variances of the head.
+    """Fishr (Rame et al. 2022): λ times the variance, across domains, of the head's gradient variances.
 
     The gradient variances v are averaged over iterations, E ← γ E + (1 - γ) v, and used as E / (1 - γ), without bias
     correction. The penalty starts at step `anneal`.
@@ -54,7 +54,7 @@ class Fishr(Penalty, name="fishr"):
         return self.anneal or None
 
     def prepare(self, model: nn.Module, setup: Setup) -> None:
-        """Initialise the averages with 0. If the model's sizes are unknown, the first step does this."""
+        """Initialise the averages to 0. If the model's sizes are unknown, the first step initialises them instead."""
         if not lacks(model, "sizes"):
             self.variances = torch.zeros(setup.tasks, model.classes, model.features + 1)  # type: ignore[call-overload, operator]
 
@@ -84,7 +84,7 @@ class Fishr(Penalty, name="fishr"):
 class _HessianAlignment(Penalty):
     """α mean_d ‖h_d - h̄‖² + β mean_d ‖g_d - ḡ‖², with the head's gradients g and a function h of its Hessian.
 
-    ḡ and h̄ belong to the mean risk and are treated as constants.
+    ḡ and h̄ are computed from the mean risk and are treated as constants.
     """
 
     alpha: float

@@ -22,10 +22,10 @@ LEAST = 1e-5
 
 @dataclass(eq=False)
 class Miro(Penalty, name="miro"):
-    """λ Σ_l ½ mean[(f_l - f⁰_l)² / s_l + log s_l] over the stem and the stages l, with f⁰ the maps before training.
+    """λ Σ_l ½ mean[(f_l - f⁰_l)² / s_l + log s_l] over the stem and the stages l.
 
-    The variances s_l = softplus(b_l) + 1e-5 are learnt per channel, with 10 times the learning rate. Batch norm is
-    frozen.
+    f_l are the current feature maps, and f⁰_l those of the untrained model. The variances s_l = softplus(b_l) + 1e-5
+    are learned per channel, at 10 times the learning rate. Batch norm is frozen.
     """
 
     weight: float = hyperparameter(0.1, on={"pacs": 0.01, "vlcs": 0.01})
@@ -51,7 +51,7 @@ class Miro(Penalty, name="miro"):
         self.spreads.extend(nn.Parameter(torch.full((count, 1, 1), start)) for count in channels)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """Compare the feature maps of a step with the maps from before training."""
+        """Compare the feature maps of a step with those of the untrained model."""
         if self.reference is None or output.stages is None:
             raise MedicError("penalty 'miro' is not prepared: call objective.prepare(model, setup) before training")
         now = output.stages[0].dtype  # same precision for the reference, so that both start equal

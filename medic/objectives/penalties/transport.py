@@ -29,7 +29,7 @@ class Transport(Penalty, name="transport"):
     needs = ("features",)
 
     def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
-        """Compute how close the classes of a step are. Returns 0 for fewer than two classes."""
+        """Compute how close the classes in a step are to each other. Returns 0 for fewer than two classes."""
         unit = functional.normalize(torch.cat(split_features(output, step)))
         cost = (2 - 2 * unit @ unit.T).clamp(min=0)
         members = functional.one_hot(step.y, output.logits.shape[1]).bool().T
@@ -46,7 +46,7 @@ def transport_plan(cost: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Compute transport plans of shape (P, N, N) between P pairs of sets, with Sinkhorn iterations in log space.
 
     `rows` and `columns` are masks of shape (P, N) that select the two sets of each pair. Elements of a set have equal
-    weights. The plan of an empty set is 0.
+    weights. The plan for an empty set is 0.
     """
     lowest = torch.finfo(cost.dtype).min / 4  # −∞ would produce NaN for an empty set
     allowed = rows[:, :, None] & columns[:, None, :]

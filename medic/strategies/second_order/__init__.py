@@ -24,11 +24,11 @@ REPLACEMENTS: Mapping[Any, Callable[..., Any]] = {
     nn.functional.batch_norm: normalise,
     scaled_dot_product_attention: attend,
 }
-"""Replacements by torch function. Each takes the same arguments as the original."""
+"""Replacements, keyed by torch function. Each takes the same arguments as the original."""
 
 
 class CheapSecondDerivatives(TorchFunctionMode):
-    """A context that replaces layers whose second derivatives are expensive in torch, without changing results."""
+    """Context manager that replaces layers whose second derivatives are slow in torch, without changing results."""
 
     def __torch_function__(
         self,
@@ -37,5 +37,5 @@ class CheapSecondDerivatives(TorchFunctionMode):
         arguments: tuple[Any, ...] = (),
         options: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call the replacement of a function, or the function itself if it has none."""
+        """Call the replacement for a function, or the function itself if it has none."""
         return REPLACEMENTS.get(function, function)(*arguments, **(options or {}))

@@ -1,7 +1,8 @@
-"""Executors, which determine where the runs of a sweep execute.
+"""Executors, which determine where the runs in a sweep execute.
 
-The executor `name` is the subclass of `Executor` in this package's module `name`. Adding a module adds an executor and
-its command-line options. The modules import torch and ray only when they start, so that `--help` stays fast.
+The executor called `name` is the subclass of `Executor` in this package's `name` module. Adding a module adds an
+executor and its command-line options. The modules import torch and ray only when an executor starts, so that `--help`
+stays fast.
 """
 
 import dataclasses
@@ -41,7 +42,7 @@ class Outcome(NamedTuple):
 
 @dataclass
 class Executor(ABC):
-    """Base class of executors. If the context exits with an error, runs in progress save a checkpoint and stop."""
+    """Base class for executors. If the context exits with an error, runs in progress save a checkpoint and stop."""
 
     output: Path = Path("runs")
     device: str = "auto"
@@ -51,7 +52,7 @@ class Executor(ABC):
     waits: ClassVar[bool] = True
     """Whether the executor waits for runs to end, which is required to retry failed runs."""
     losses: ClassVar[int] = 5
-    """How often to restart a run whose process died, since the run itself is rarely the cause."""
+    """How many times to restart a run whose process died, since the run itself is rarely the cause."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -106,12 +107,12 @@ def executor_class(name: str) -> type[Executor]:
 
 
 def executor_options(name: str) -> dict[str, dict[str, Any]]:
-    """Return an executor's options: the arguments for `add_argument`, by option name."""
+    """Return an executor's options: the arguments for `add_argument`, keyed by option name."""
     return {field.name: dict(field.metadata) for field in dataclasses.fields(executor_class(name)) if field.metadata}
 
 
 def make_executor(name: str, jobs: int | None = None, **options: Any) -> Executor:
-    """Create an executor. Options of other executors must be empty."""
+    """Create an executor. Options that belong to other executors must be empty."""
     own = executor_options(name)
     for option, value in options.items():
         if value and option not in own:

@@ -1,4 +1,4 @@
-"""Run sweeps on this machine, in processes that stay warm between runs. Each has one GPU or a share of the cores."""
+"""Run sweeps on this machine, in warm worker processes. Each process has one GPU or a share of the cores."""
 
 import ctypes
 import multiprocessing

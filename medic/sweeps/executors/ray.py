@@ -118,7 +118,7 @@ class Ray(Executor):
 def _run(
     name: str, settings: Mapping[str, Any], cores: int, command: Sequence[str]
 ) -> tuple[Outcome, dict[str, bytes]]:
-    """Execute a run as a Ray task. Also returns its files if this machine does not share the output directory."""
+    """Execute a run as a Ray task. Also return the run's files if this machine does not share the output directory."""
     import torch
 
     from medic.sweeps.worker import execute
@@ -175,7 +175,7 @@ def connect(address: str | None, host: str | None, cores: int) -> bool:
     try:
         import ray
     except ModuleNotFoundError as error:
-        raise lacking("executor 'ray' requires the package ray", "ray") from error
+        raise lacking("executor 'ray' requires ray", "ray") from error
     if ray.is_initialized():
         if address is not None:
             raise MedicError(f"--address {address}: this process is already connected to Ray; omit --address")

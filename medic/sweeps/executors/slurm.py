@@ -95,7 +95,7 @@ class Slurm(Executor):
         return {submitted[task[0]][int(task[1])]: task[0] for task in tasks if task[0] in submitted}
 
     def _submitted(self) -> dict[str, list[str]]:
-        """Return the runs of each submitted job, in task order."""
+        """Return the runs in each submitted job, in task order."""
         path = self._folder / "submitted.json"
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 

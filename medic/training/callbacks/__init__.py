@@ -9,6 +9,6 @@ from medic.utils.parts import Part
 SAMPLER_CALLBACKS: Mapping[str, Part[Callback]] = {
     "informative": Part("informative", InformativeTasks),
 }
-"""Callbacks required by samplers, by sampler name."""
+"""Callbacks required by samplers, keyed by sampler name."""
 
 __all__ = ["SAMPLER_CALLBACKS", "Callback", "InformativeTasks", "Training"]

@@ -1,4 +1,4 @@
-"""Base class of callbacks, which run between iterations and can change subsequent draws."""
+"""Base class for callbacks, which run between iterations and can change subsequent draws."""
 
 from typing import Any, ClassVar, Protocol
 
@@ -38,11 +38,11 @@ class Training(Protocol):
         """Return an `Inference` for the model in training."""
 
     def relabel(self, samples: Samples) -> None:
-        """Replace the training samples, whose labels may have changed, from the next draw on."""
+        """Replace the training samples, whose labels may have changed, starting with the next draw."""
 
 
 class Callback:
-    """Base class of callbacks, which run every `every` iterations after all earlier iterations have finished.
+    """Base class for callbacks, which run every `every` iterations after all earlier iterations have finished.
 
     A callback may change the grid or the sample labels. Iterations are never drawn ahead past its next turn. Subclasses
     are dataclasses that declare their hyperparameters as fields.

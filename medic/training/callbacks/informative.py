@@ -1,4 +1,4 @@
-"""The callback of the sampler `informative`, after Luna Gutierrez and Leonetti (2020).
+"""The callback for the `informative` sampler, after Luna Gutierrez and Leonetti (2020).
 
 The callback tries candidate tasks on the model and keeps the informative ones. It describes a candidate by the
 probabilities, of shape (N, C), that the model predicts for some samples after a step on the candidate.
@@ -31,7 +31,7 @@ class InformativeTasks(Callback):
     """Option (iv) of the paper: a callback that chooses the tasks for the grid to use until its next turn.
 
     The candidates are the tasks of two independent splits. The callback takes one inner step on a batch from each
-    candidate, and records the model's outputs for some training images of every source domain. Batch norm is in
+    candidate, and records the model's outputs for some training images from every source domain. Batch norm is in
     evaluation mode, images are not augmented, and weights and buffers are restored exactly.
     """
 
@@ -115,10 +115,10 @@ def is_relevant(before: Tensor, after: Tensor, sizes: Sequence[int]) -> bool:
 def choose(before: Tensor, candidates: Iterable[Tensor], sizes: Sequence[int], count: int, delta: float) -> list[int]:
     """Choose `count` candidates, or all if there are fewer, and return their positions.
 
-    `before` holds the model's probabilities, of shape (N, C), for the samples of batches of `sizes`. Each candidate
-    holds the probabilities after a step on that candidate. Candidates are visited in order. A candidate is accepted if
-    it is relevant and its divergence from every accepted candidate is at least `delta`. If too few are accepted, the
-    first rejected candidates fill the remaining places.
+    `before` holds the model's probabilities, of shape (N, C), for consecutive batches of the given `sizes`. Each
+    candidate holds the probabilities predicted after a step on that candidate. Candidates are visited in order. A
+    candidate is accepted if it is relevant and its divergence from every accepted candidate is at least `delta`. If too
+    few are accepted, the first rejected candidates fill the remaining places.
     """
     before = floored(before)
     accepted: dict[int, Tensor] = {}

@@ -40,7 +40,10 @@ class Cost(Result):
     images: int
     """Number of images per iteration."""
     erm_images: int
-    """ERM's number of images per iteration, which may differ due to rounding to whole tasks. 0 without an ERM run."""
+    """ERM's number of images per iteration, or 0 if there is no ERM run.
+
+    It may differ from `images` because of rounding to whole tasks.
+    """
     place: str
     """Name of the GPU, or "cpu"."""
     missing: str = ""

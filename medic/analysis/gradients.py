@@ -105,7 +105,7 @@ class Gradients(Result):
         ]
 
     def notes(self) -> list[str]:
-        """Report the replayed training, how the update relates to L_reg, and whether cells or losses differ."""
+        """Return notes on what was replayed, how the update relates to L_reg, and differences between runs."""
         last = ", ".join(sorted({str(track.iterations[-1]) for track in self.tracks}))
         first = self.tracks[0]
         lines = [
@@ -164,7 +164,7 @@ def measure(
 
 
 def choose_cells(training: Repeated, images: int) -> dict[tuple[int, int], Tensor]:
-    """Draw up to `images` training images for every cell, for all domains and up to `MAX_CLASSES` classes.
+    """Draw up to `images` training images per cell, across all domains and up to `MAX_CLASSES` classes.
 
     Returns image positions by (domain, class). The draw depends only on the data, so that all runs on the same data use
     the same images.

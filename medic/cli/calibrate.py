@@ -39,7 +39,8 @@ def add_options(parser: ArgumentParser) -> None:
         "--cost",
         type=number(float, POSITIVE),
         metavar="C",
-        help="minimise the cost if accepting an unknown image costs C times as much as losing a known one, both equally frequent",
+        help="minimise the cost if accepting an unknown image costs C times as much as losing a known one, both "
+        "equally frequent",
     )
     parser.add_argument(
         "--left-out",

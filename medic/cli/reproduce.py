@@ -24,7 +24,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("table", nargs="?", metavar="TABLE", help="table to reproduce (--list shows all)")
     parser.add_argument("--list", action="store_true", help="list the tables of the paper")
     parser.add_argument(
-        "--quick", action="store_true", help="train a small version on the built-in benchmark, in half an hour"
+        "--quick", action="store_true", help="train a small version on the built-in benchmark (about half an hour)"
     )
     parser.add_argument(
         "--seeds",

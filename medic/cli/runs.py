@@ -18,7 +18,7 @@ from medic.runs.run import Run
 logger = logging.getLogger(__name__)
 
 REASONS = 3
-"""Maximum number of failed runs, and of damaged runs, whose reason is logged."""
+"""Maximum number of failed runs, and separately of damaged runs, for which the reason is logged."""
 
 
 def add_options(parser: ArgumentParser) -> None:

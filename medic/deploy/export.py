@@ -134,7 +134,10 @@ def _make_onnx(predictor: Predictor) -> tuple[bytes, Runtime]:
 def _metadata(predictor: Predictor) -> dict[str, Any]:
     """Return the metadata of an exported file: class names, threshold, and how to prepare the input."""
     side = predictor.decoded
-    how = f"RGB, EXIF rotation applied, resized with Pillow's bilinear filter, uint8 of shape (N, 3, {side}, {side})"
+    how = (
+        f"RGB, EXIF rotation applied, resized to {side} × {side} pixels with Pillow's bilinear filter, "
+        f"uint8 of shape (N, 3, {side}, {side})"
+    )
     return {
         "medic": __version__,
         "classes": list(predictor.classes),

@@ -18,8 +18,9 @@ SMALLEST = 8
 class MixStyle(DeclaredModule):
     """A training layer that mixes each image's channel means and deviations with those of another image in the batch.
 
-    A call mixes with probability `p`, using a share drawn from Beta(α, α) for each image. No gradient flows through the
-    statistics. The layer is inserted after the first `stages` stages of a backbone, but never after the last stage.
+    Each call mixes styles with probability `p`, using a mixing weight drawn from Beta(α, α) for each image. No
+    gradient flows through the statistics. The layer is inserted after the first `stages` stages of a backbone, but
+    never after the last stage.
     """
 
     p: float = hyperparameter(0.5, most=1)

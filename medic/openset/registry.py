@@ -37,7 +37,7 @@ class Score:
     fitter: type[Fitted] | None = None
 
     def __call__(self, output: AnyOutput) -> Tensor:
-        """Return the confidence of every sample, of shape (N,)."""
+        """Return the confidence of every sample as a tensor of shape (N,)."""
         if self.function is None:
             raise MedicError(f"score {self.name!r} must be fitted first: call score.fit(output, label)")
         return self.function(output)

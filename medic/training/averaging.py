@@ -249,7 +249,7 @@ class Swad(WeightAverage):
         return list(self._queue)[-count:]
 
     def _find_valley(self) -> None:
-        """Check for convergence. If the oldest segment has the lowest loss, start the mean and add earlier segments."""
+        """Start the average if the oldest of the last `converge` segments has the lowest loss."""
         latest = self._newest(self.converge)
         losses = [segment.loss for segment in latest]
         if len(latest) < self.converge or losses[0] > min(losses):

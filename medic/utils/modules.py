@@ -28,7 +28,7 @@ class DeclaredModule(nn.Module):
 
 @contextmanager
 def modes_kept(model: nn.Module) -> Iterator[None]:
-    """Restore the mode of every layer afterwards, training or evaluation."""
+    """Restore every layer's mode (training or evaluation) afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         yield

@@ -90,7 +90,8 @@ def test_figures_that_can_be_drawn_and_those_that_cannot(medic, make_run, tmp_pa
         ("office-range", "officehome-openness"),
         ("time-memory", "time-memory"),
     ):
-        assert re.search(rf"figure {name}: .*medic reproduce {table} --root DIR --output {run.path.parent}$", err, re.M)
+        command = f"medic reproduce {table} --root DIR --output {run.path.parent}"
+        assert re.search(rf"figure {name}: .*`{command}`$", err, re.M)
     assert "--quick" in err
     code, out, err = medic("figures", run.path.parent, "-o", tmp_path / "one", "--only", "tsne")
     assert (code, [path.name for path in (tmp_path / "one").iterdir()]) == (0, ["tsne.pdf"])

@@ -136,7 +136,7 @@ class TestCluster:
         for other in others:
             with pytest.raises(OSError, match="refused"):
                 socket.create_connection((other, int(port)), 1)
-        with pytest.raises(MedicError, match="connected to Ray already"):
+        with pytest.raises(MedicError, match="already connected to Ray"):
             connect(running, None, 1)
 
 

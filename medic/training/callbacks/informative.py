@@ -1,6 +1,6 @@
 """The callback for the `informative` sampler, after Luna Gutierrez and Leonetti (2020).
 
-The callback tries candidate tasks on the model and keeps the informative ones. It describes a candidate by the
+The callback tries out candidate tasks with the model and keeps the informative ones. It describes a candidate by the
 probabilities, of shape (N, C), that the model predicts for some samples after a step on the candidate.
 """
 

@@ -77,13 +77,13 @@ def main() -> None:
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    found = [
+    sentences = [
         (path, " ".join(sentence.split()))
         for path, text in KINDS[arguments.kind]()
         for sentence in (SENTENCE.split(text) if arguments.kind != "messages" else [text])
         if len(sentence.split()) > 3
     ]
-    for path, sentence in sorted(random.Random(arguments.seed).sample(found, arguments.count)):
+    for path, sentence in sorted(random.Random(arguments.seed).sample(sentences, arguments.count)):
         print(f"{path}: {sentence}")
 
 

@@ -74,13 +74,13 @@ def strings(module: str) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.parametrize("file", [*PAGES, *MODULES])
 def test_words(file):
-    found = [
+    problems = [
         f"{file}:{line}: {match[0]!r}: write {better}"
         for line, text in (strings if file.endswith(".py") else prose)(file)
         for pattern, better in {**TERMS, **PHRASES}.items()
         if (match := re.search(pattern, " ".join(text.split())))
     ]
-    assert not found, "\n".join(found)
+    assert not problems, "\n".join(problems)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from medic.analysis.result import Result
 
 Takes = Literal["nothing", "run", "runs", "folders"]
-"""What an analysis takes as input: nothing, one run, several runs, or folders of runs."""
+"""The input of an analysis: nothing, one run, several runs, or folders of runs."""
 _FEATURES = ("split", "rerun", "root", "device")
 
 

@@ -59,7 +59,7 @@ class Plane:
     own: NDArray[np.bool_]
     """Whether each image belongs to class c, of shape (N,)."""
     crossing: float
-    """Where q_c = ½ on the line from the mean of j (0) to that of c (1). Above ½, this point is closer to class c."""
+    """Position of q_c = ½ on the line from the mean of class j (0) to the mean of class c (1)."""
 
 
 @dataclass(frozen=True)

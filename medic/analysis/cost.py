@@ -47,7 +47,7 @@ class Cost(Result):
     place: str
     """Name of the GPU, or "cpu"."""
     missing: str = ""
-    """Why no ERM run is comparable, and which options train a comparable one. Empty if there is one."""
+    """Reason why no ERM run is comparable, and options that train one. Empty if an ERM run is comparable."""
 
     def rows(self) -> list[dict[str, str]]:
         """Return one row for ERM, then one row per number of steps."""

@@ -51,7 +51,7 @@ class File:
 
 @dataclass(frozen=True)
 class Download:
-    """Where to download a benchmark."""
+    """Download addresses of a benchmark."""
 
     mirrors: Mapping[str, tuple[File, ...]]
     """The files on each mirror, in the order in which mirrors are tried. Keys say where the mirror is documented."""

@@ -18,7 +18,7 @@ from benchmarks.study.intervals import seed_interval
 from medic.reports.terminal import print_rows
 
 OSCR = "oscr/"
-OWN = {"erm": "cls", "medic++": "bcls"}
+OWN = {"erm": "cls", "arpl": "max-logit", "medic++": "bcls"}
 """The score of each method by default."""
 CALIBRATED = {"cls": "temperature", "bcls": "platt"}
 """The calibrated form of a score that is a probability."""

@@ -114,8 +114,9 @@ def _named(values: Any, names: Sequence[str] | None) -> tuple[str, ...]:
     """Convert classes or domains to names. If `names` is given, numbers are indices into it."""
     plain = [value.item() if hasattr(value, "item") else value for value in values]
     if names is not None and all(type(value) is int for value in plain):
-        if not all(0 <= value < len(names) for value in plain):
-            raise MedicError(f"label {max(plain)} has no name: the dataset names only {len(names)} labels")
+        unnamed = next((value for value in plain if not 0 <= value < len(names)), None)
+        if unnamed is not None:
+            raise MedicError(f"label {unnamed} has no name: the dataset names only {len(names)} labels")
         return tuple(str(names[value]) for value in plain)
     return tuple(map(str, plain))
 

@@ -139,8 +139,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_preprocessing(described: Mapping[str, Any]) -> tuple[Preprocessing, int]:
     """Read the preprocessing, and the side length in pixels to which images are decoded."""
     fields = described["preprocessing"]
-    if fields["resampling"] != "bilinear" or fields["upright"] is not True:
-        raise ValueError(f"unsupported preprocessing {fields['resampling']!r}")
+    for name, supported in (("resampling", "bilinear"), ("upright", True)):
+        if fields[name] != supported or type(fields[name]) is not type(supported):
+            raise ValueError(f"unsupported preprocessing: {name} is {fields[name]!r}")
     mean, std = ([_number(value) for value in fields[name]] for name in ("mean", "std"))
     size, decoded = fields["size"], fields["decoded"]
     sides = all(type(side) is int and 0 < side <= MAX_SIZE for side in (size, decoded))

@@ -93,13 +93,7 @@ class Runs(Sequence[Run]):
         if len(self.failed) > 3:
             yield f"{len(self.failed) - 3} more runs failed"
         for run in self.damaged:
-            yield f"{run.path} is left out: {describe_damage(run)}"
-
-
-def describe_damage(run: Run) -> str:
-    """Return why a run cannot be read, and how to fix it."""
-    way = f"; delete {run.path} and train the run again" if run.damage.startswith("its ") else ""
-    return f"{run.damage}{way}"
+            yield f"{run.path} is left out: {run.damage}"
 
 
 def _has_settings(run: Run) -> bool:

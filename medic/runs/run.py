@@ -55,8 +55,8 @@ class DamagedRun(MedicError):
     """Raised if a run's file is missing or differs from what the run wrote."""
 
     def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"cannot use run {path} because {reason}: delete {path} and train the run again")
-        self.reason = reason
+        self.reason = f"{reason}: delete {path} and train the run again"
+        super().__init__(f"cannot use run {path} because {self.reason}")
 
 
 class Run:
@@ -196,7 +196,7 @@ class Run:
 
     @cached_property
     def damage(self) -> str:
-        """The reason why the run cannot be read, or an empty string."""
+        """The reason why the run cannot be read and how to fix it, or an empty string."""
         try:
             (self.path / DONE).exists()  # raises if the folder cannot be opened
             if self.done:

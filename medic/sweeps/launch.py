@@ -117,7 +117,5 @@ def report(schedule: Schedule) -> int:
         path = schedule.by_name[name].directory.path
         print(f"medic: failed: {schedule.titles[name]}: {reason} ({path})", file=sys.stderr)
     for name, reason in schedule.damaged.items():
-        path = schedule.by_name[name].directory.path
-        way = "; delete it and rerun the same command" if reason.startswith("its ") else ""
-        print(f"medic: damaged: {path}: {reason}{way}", file=sys.stderr)
+        print(f"medic: damaged: {schedule.by_name[name].directory.path}: {reason}", file=sys.stderr)
     return 1 if schedule.failed or schedule.damaged else 0

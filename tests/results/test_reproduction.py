@@ -264,7 +264,7 @@ class TestOneRun:
         path.write_text("{")
         code, said = run(capsys, place, "confidence-sketch", *self.OPTIONS)
         assert code == 1
-        assert f"{path.parent} is left out: its results.jsonl is damaged; delete {path.parent}" in said.err
+        assert f"{path.parent} is left out: its results.jsonl is damaged: delete {path.parent}" in said.err
         assert "–" in said.out
         path.write_text(content)
 

@@ -397,7 +397,7 @@ def test_half_written_damaged_and_foreign_folders(folder, capsys):
         assert main(["table", str(folder)]) == 1
         said = capsys.readouterr()
         assert "1 run is unfinished" in said.err
-        assert f"its results.jsonl is damaged; delete {damaged} and train the run again" in said.err
+        assert f"its results.jsonl is damaged: delete {damaged} and train the run again" in said.err
         assert "85.0 ± 0.5" in said.out
 
 

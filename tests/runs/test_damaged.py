@@ -81,7 +81,8 @@ def test_a_table_leaves_out_a_run_whose_environment_is_damaged(copy):
     flip(path / "environment.json", 20)
     runs = find_runs([path.parent])
     assert runs.finished == ()
-    assert [(run.path, run.damage) for run in runs.damaged] == [(path, "its environment.json is damaged")]
+    reason = f"its environment.json is damaged: delete {path} and train the run again"
+    assert [(run.path, run.damage) for run in runs.damaged] == [(path, reason)]
 
 
 @pytest.mark.parametrize("position", [0, 2**20 - 1, 2**20, 3 * 2**20 - 1])

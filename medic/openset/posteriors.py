@@ -1,5 +1,6 @@
 """Scores that calibrate the model's probabilities on validation images, which the model was not trained on."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
@@ -11,6 +12,7 @@ from medic.openset.scores import AnyOutput, CheckedOutput, Values, conf_bcls, co
 
 _STEPS = 100
 """Maximum number of Newton steps. Ten are usually enough."""
+_LOG_LIMIT = math.log(100)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +102,7 @@ def _regress(inputs: Tensor, offset: Tensor, target: Tensor) -> Tensor:
     Targets have shape (N,), inputs have shape (N, K), and `offset`, of shape (N,), is added to the predicted log-odds.
     """
     weights = inputs.new_zeros(inputs.shape[1])
-    ridge = 1e-9 * torch.eye(len(weights), dtype=inputs.dtype)
+    ridge = 1e-9 * torch.eye(len(weights), dtype=inputs.dtype, device=inputs.device)
     for _ in range(_STEPS):
         predicted = (inputs @ weights + offset).sigmoid()
         slope = inputs.T @ (predicted - target)
@@ -116,7 +118,7 @@ def fit_scale(logits: Tensor, label: Tensor) -> Tensor:
     """Return the scale for the logits that minimises the cross-entropy with the labels.
 
     If every image is classified correctly, the cross-entropy decreases without bound. The scale is therefore limited
-    to 100.
+    to between 1/100 and 100.
     """
     power = logits.new_zeros(())
     for _ in range(_STEPS):
@@ -128,7 +130,7 @@ def fit_scale(logits: Tensor, label: Tensor) -> Tensor:
         curve = slope + scale.square() * spread
         # Where the cross-entropy is not convex in the logarithm, take a bounded step downhill.
         step = -slope / curve if float(curve) > 0 else -slope.sign()
-        moved = (power + step.clamp(-1, 1)).clamp(-torch.tensor(100.0).log(), torch.tensor(100.0).log())
+        moved = (power + step.clamp(-1, 1)).clamp(-_LOG_LIMIT, _LOG_LIMIT)
         if torch.equal(moved, power):
             break
         power = moved

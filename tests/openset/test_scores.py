@@ -6,10 +6,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+from torch.overrides import TorchFunctionMode
 
 from medic.errors import MedicError
 from medic.openset import SCORES, conf_bcls, conf_cls, oscr, predicted_class, score
-from medic.utils.outputs import Output
+from medic.utils.outputs import LinearHead, Output
 from tests.messages import naming
 
 logit_arrays = arrays(
@@ -135,3 +136,32 @@ def test_logits_that_are_not_numbers(name):
     assert confidence.isnan().tolist() == [False, True]
     with pytest.raises(MedicError, match=naming("1 of 2 NaN")):
         oscr(confidence, [1, 1], [0, -1])
+
+
+class NewTensorsElsewhere(TorchFunctionMode):
+    """Make every new tensor without a `device` on the meta device, where it meets no other tensor."""
+
+    makers = frozenset({
+        torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, torch.ones, torch.rand, torch.randn,
+        torch.randperm, torch.tensor, torch.zeros,
+    })  # fmt: skip
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if function in self.makers and kwargs.get("device") is None:
+            kwargs["device"] = "meta"
+        return function(*args, **kwargs)
+
+
+@pytest.mark.parametrize("name", [name for name in SCORES if name != "reject"])
+def test_a_score_computes_on_the_device_of_its_outputs(name):
+    """As on a GPU: a tensor on another device raises an error."""
+    draw = torch.Generator().manual_seed(0)
+    label = torch.arange(40) % 4
+    features = torch.randn(40, 6, generator=draw) + torch.randn(4, 6, generator=draw)[label]
+    head = LinearHead(torch.randn(4, 6, generator=draw), torch.randn(4, generator=draw))
+    ova = torch.randn(40, 2, 4, generator=draw)
+    output = Output(features @ head.weight.T + head.bias, ova=ova, features=features)
+    with NewTensorsElsewhere():
+        value = SCORES[name].fit(output, label, head)(output)
+    torch.testing.assert_close(value, SCORES[name].fit(output, label, head)(output), rtol=0, atol=0)

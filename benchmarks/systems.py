@@ -1,0 +1,60 @@
+"""Print a row per system: metrics averaged over the targets, and the accuracy on held-out source images.
+
+medic sweep benchmarks/systems.yaml --root DIR --weights lite0.safetensors --output runs/systems
+medic sweep benchmarks/systems_digits.yaml --output runs/digits
+python -m benchmarks.systems runs/systems runs/digits --pack benchmarks/records/systems.jsonl.gz
+python -m benchmarks.systems benchmarks/records/systems.jsonl.gz
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.packed import finished_runs, parse_records, percent
+from medic.config.objective import parse_hparams
+from medic.reports.terminal import print_rows
+
+METRICS = {"acc": "Acc", "hscore": "H-score", "oscr": "OSCR", "validation": "held-out sources"}
+STUDY = ("dataset", "backbone", "label_noise")
+"""Settings that separate one table from the next."""
+
+
+def measure_all(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield a record per finished run in a folder."""
+    for run in finished_runs(folder):
+        data = run.config.data
+        yield {
+            "dataset": data.dataset, "backbone": run.config.model.backbone, "label_noise": data.label_noise,
+            "method": run.method, "hparams": parse_hparams(run.user_settings.get("hparams")),
+            "target": run.targets[0], "seed": run.config.run.seed,
+            **{name: run.metrics[name] for name in ("acc", "hscore", "oscr")},
+            "validation": run.record["validation"]["acc"],
+        }  # fmt: skip
+
+
+def system_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return a row per method and hyperparameters, with means over the targets in percent, best OSCR first."""
+    rows = []
+    for label in dict.fromkeys(_label(record) for record in records):
+        own = [record for record in records if _label(record) == label]
+        means = {title: percent(record[name] for record in own) for name, title in METRICS.items()}
+        rows.append({"method": label, "targets": str(len(own)), **means})
+    return sorted(rows, key=lambda row: -float(row["OSCR"]))
+
+
+def _label(record: dict[str, Any]) -> str:
+    return ", ".join([record["method"], *(f"{name} {value:g}" for name, value in record["hparams"].items())])
+
+
+def main() -> None:
+    """Print one table per dataset, backbone and share of noisy labels, and pack the records."""
+    records = parse_records(__doc__, measure_all)
+    for study in dict.fromkeys(tuple(record[name] for name in STUDY) for record in records):
+        own = [record for record in records if tuple(record[name] for name in STUDY) == study]
+        print(", ".join(f"{name} {value}" for name, value in zip(STUDY, study, strict=True)))
+        print_rows(system_rows(own), numeric=["targets", *METRICS.values()])
+        print()
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import judges, left_out_domains, packed, recipes, soups
+from benchmarks import judges, left_out_domains, packed, recipes, soups, systems
 from benchmarks.study import intervals, training
 from benchmarks.study.__main__ import main
 from benchmarks.study.results import Study
@@ -230,3 +230,18 @@ def test_the_thresholds_from_left_out_domains_that_the_page_compares():
     assert rows[0] == list(names)
     assert len(rows) == 18
     assert all(row in printed for row in rows[2:])
+
+
+def test_the_systems_that_the_page_compares():
+    """The table has a row for every system in the records."""
+    page = (Path(__file__).parents[1] / "docs" / "systems.md").read_text()
+    section = page[page.index("## PACS with sketches as target") : page.index("## The paper's PACS table")]
+    path = re.search(r"python -m benchmarks\.systems (\S+)", section)[1]
+    records = [record for record in packed.read_records(Path(path)) if record["dataset"] == "pacs"]
+    printed = [
+        " ".join([row["method"].partition(",")[0], *(row[title] for title in systems.METRICS.values())])
+        for row in systems.system_rows(records)
+    ]
+    table = section[section.index("    method  ") : section.index("**Takeaways**")]
+    assert [" ".join(line.split()) for line in table.strip().splitlines()[1:]] == printed
+    assert len(printed) > 25

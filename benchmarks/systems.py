@@ -22,10 +22,11 @@ STUDY = ("dataset", "backbone", "label_noise")
 def measure_all(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield a record per finished run in a folder."""
     for run in finished_runs(folder):
-        data = run.config.data
+        data, user = run.config.data, run.user_settings
         yield {
             "dataset": data.dataset, "backbone": run.config.model.backbone, "label_noise": data.label_noise,
-            "method": run.method, "hparams": parse_hparams(run.user_settings.get("hparams")),
+            "method": run.method,
+            "options": parse_hparams(user.get("hparams")) | ({"lr": user["lr"]} if "lr" in user else {}),
             "target": run.targets[0], "seed": run.config.run.seed,
             **{name: run.metrics[name] for name in ("acc", "hscore", "oscr")},
             "validation": run.record["validation"]["acc"],
@@ -33,7 +34,7 @@ def measure_all(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def system_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return a row per method and hyperparameters, with means over the targets in percent, best OSCR first."""
+    """Return a row per method and its options, with means over the targets in percent, best OSCR first."""
     rows = []
     for label in dict.fromkeys(_label(record) for record in records):
         own = [record for record in records if _label(record) == label]
@@ -43,7 +44,7 @@ def system_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def _label(record: dict[str, Any]) -> str:
-    return ", ".join([record["method"], *(f"{name} {value:g}" for name, value in record["hparams"].items())])
+    return ", ".join([record["method"], *(f"{name} {value:g}" for name, value in record["options"].items())])
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import zipfile
 import zlib
 from collections import Counter
@@ -28,6 +29,9 @@ LOGIT = "logit_"
 """Prefix of logit columns, followed by the class name."""
 PREDICT = {"label", "known", "score", "threshold", "top1"}
 """Columns in files written by `medic predict`, where `label` is the decision."""
+
+MAX_LISTED = 10
+"""Maximum number of classes in an error message."""
 
 Columns = dict[str, NDArray[Any]]
 
@@ -99,6 +103,8 @@ def read_decisions(
         columns = {name: values[target] for name, values in columns.items()}
     if "path" in columns:
         _check_unique(path, columns["path"])
+    if labels is not None:
+        columns = _labelled(path, columns, labels)
     names = _true_names(path, columns, labels, written, ", or pass a file with --labels")
     classes, logits = _logits(path, columns)
     if logits is not None:
@@ -110,7 +116,7 @@ def read_decisions(
         marked |= np.isin(_texts(columns["label"]), UNKNOWN_NAMES)
         classes, taken = _renamed(columns, names, classes, taken)
     present = {*classes, *_predicted(columns, taken)}
-    classes = _known_classes(path, known, classes if logits is not None else [], names, marked, present)
+    classes = _known_classes(labels or path, known, classes if logits is not None else [], names, marked, present)
     if known and logits is not None and (missing := sorted(set(taken.tolist()) - set(classes))):
         raise MedicError(f"file {path} has logits for class {missing[0]!r}: add it to --known")
     place = {name: number for number, name in enumerate(classes)}
@@ -217,6 +223,18 @@ def read_labels(path: Path) -> list[tuple[str, str]]:
     return [(str(path.parent / one), name) for one, name in zip(paths.tolist(), names.tolist(), strict=True)]
 
 
+def _labelled(path: Path, columns: Columns, labels: Path) -> Columns:
+    """Return the rows of the images that have a label. Warn about the other images."""
+    paths = _need(path, columns, "path", ", which --labels requires").astype(str)
+    has_label = np.isin(paths, _need(labels, read_columns(labels), "path").astype(str))
+    if not has_label.any():
+        raise MedicError(f"file {labels} has no labels for the images in {path}, such as {paths[0]}: compare the paths")
+    if not has_label.all():
+        missing = f"{int((~has_label).sum()):,} of {len(paths):,} images have no label"
+        warn(f"file {labels}: {missing} and are not evaluated, such as {paths[~has_label][0]}")
+    return {name: values[has_label] for name, values in columns.items()}
+
+
 def joined(path: Path, names: Sequence[str], paths: NDArray[Any]) -> NDArray[np.str_]:
     """Look up images by path in a file; return the values of the first column in `names` that exists.
 
@@ -284,9 +302,11 @@ def _known_classes(
     labelled = set(names[~marked].tolist())
     # A class that is never predicted may be unknown, or the model may always get it wrong.
     if not marked.any() and (missing := sorted(labelled - predicted, key=_by_number)):
+        example = shlex.join(sorted(predicted, key=_by_number)[:MAX_LISTED])
+        example += " …" if len(predicted) > MAX_LISTED else ""
         raise MedicError(
-            f"file {path} has images of class {missing[0]!r}, which is never predicted: list the known classes with "
-            f"--known, or label images of unknown classes {UNKNOWN}"
+            f"file {path} has images of class {missing[0]!r}, which is never predicted: list all known classes, as in "
+            f"--known {example}, or label images of unknown classes {UNKNOWN}"
         )
     return sorted((labelled | predicted) - set(UNKNOWN_NAMES), key=_by_number)
 

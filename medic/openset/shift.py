@@ -25,6 +25,8 @@ SMALLEST_P = 2 / (PERMUTATIONS + 1)
 """Smallest p-value that both tests can reach. A permutation test cannot go below 1 / (PERMUTATIONS + 1)."""
 FEWEST = 20
 """Minimum number of new samples, and of held-out samples in each half of a reference."""
+FEWEST_PER_DOMAIN = 10
+"""Minimum number of a domain's held-out samples with which new samples are compared separately."""
 
 
 class Shift(NamedTuple):
@@ -48,6 +50,8 @@ class Shift(NamedTuple):
     feature_p: float
     """p-value of a two-sample test on the features (maximum mean discrepancy)."""
     # Both tests use the held-out samples of the domain that is most similar to the new samples, or of all domains.
+    small_domains: int
+    """Number of source domains with too few held-out samples for a separate test."""
 
     @property
     def p_value(self) -> float:
@@ -155,7 +159,12 @@ class Reference:
             source_rejected=usually_rejected,
             score_p=score_p,
             feature_p=feature_p,
+            small_domains=sum(int(own.sum()) < FEWEST_PER_DOMAIN for own in self._domains()),
         )
+
+    def _domains(self) -> list[Tensor]:
+        """Return a mask of shape (N,) for the samples of every domain."""
+        return [self.domain == number for number in self.domain.unique()]
 
     def _compare(self, confidence: Tensor, features: Tensor) -> tuple[float, float]:
         """Return the p-values of both tests, on at most `LARGEST` new samples.
@@ -168,8 +177,8 @@ class Reference:
         chosen = torch.randperm(len(confidence), generator=torch.Generator().manual_seed(0))[:LARGEST]
         new = features[chosen.to(features.device)].cpu().double()
         confidence, projected = confidence[chosen], (new - self.mean.double()) @ self.basis.double()
-        domains = [self.domain == number for number in self.domain.unique()]
-        groups = [torch.ones_like(self.domain, dtype=torch.bool), *(own for own in domains if int(own.sum()) >= FEWEST)]
+        domains = [own for own in self._domains() if int(own.sum()) >= FEWEST_PER_DOMAIN]
+        groups = [torch.ones_like(self.domain, dtype=torch.bool), *domains]
         tests = [
             (
                 float(ks_2samp(self.confidence[group].numpy(), confidence.numpy()).pvalue),

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from medic.errors import counted
 from medic.openset import Shift
+from medic.openset.shift import FEWEST_PER_DOMAIN
 from medic.reports.curves import percent_chart, thinned
 from medic.reports.pages import write_page
 from medic.utils.outputs import Output
@@ -18,8 +19,22 @@ if TYPE_CHECKING:
 
 
 def describe_shift(shift: Shift, alpha: float) -> Iterator[str]:
-    """Yield the result as sentences. The last sentence says whether the images differ from the sources."""
+    """Yield the result as sentences. The first sentence says whether the images differ from the sources."""
+    compared = f"p = {shift.p_value:.2g} after correction for two tests"
+    alarm = shift.p_value < alpha
+    if alarm:
+        yield f"ALARM: the images differ from the source domains ({compared}, below {alpha:g}). Inspect some of them."
+    else:
+        yield f"No alarm: the images could come from the source domains ({compared}, not below {alpha:g})."
     yield f"{counted(shift.samples, 'image')}, compared with {shift.compared:,} held-out source images."
+    if shift.small_domains:
+        yield (
+            f"Images from a single source domain may raise an alarm, because {shift.small_domains} of the source "
+            f"domains have fewer than {FEWEST_PER_DOMAIN} held-out images."
+        )
+    yield f"Two-sample tests: p = {shift.score_p:.2g} for the scores, {shift.feature_p:.2g} for the features."
+    if alarm:
+        yield "The following estimates are unreliable for images that differ this much. The model is probably worse."
     yield (
         f"Estimated accuracy: {_percent(shift.accuracy)} if all of them belong to known classes "
         f"(held-out images: {_percent(shift.source_accuracy)})."
@@ -28,12 +43,6 @@ def describe_shift(shift: Shift, alpha: float) -> Iterator[str]:
         f"Estimated share of unknown images: {_percent(shift.unknown)}. The threshold rejects "
         f"{_percent(shift.rejected)} of these images and {_percent(shift.source_rejected)} of the held-out images."
     )
-    yield f"Two-sample tests: p = {shift.score_p:.2g} for the scores, {shift.feature_p:.2g} for the features."
-    compared = f"p = {shift.p_value:.2g} after correction for two tests"
-    if shift.p_value < alpha:
-        yield f"ALARM: the images differ from every source domain ({compared}, below {alpha:g}). Inspect some of them."
-    else:
-        yield f"No alarm: the images could come from the source domains ({compared}, not below {alpha:g})."
 
 
 def _percent(share: float) -> str:
@@ -45,7 +54,7 @@ def write_watch_page(path: Path, predictor: "Predictor", output: Output, shift: 
     reference = predictor.held_out.reference
     assert reference is not None  # `shift` was computed from it
     new, held_out = (np.sort(values.numpy()) for values in (predictor.score(output), reference.confidence))
-    *sentences, verdict = describe_shift(shift, alpha)
+    verdict, *sentences = describe_shift(shift, alpha)
     chart = percent_chart(
         "Rejected images, by threshold",
         [

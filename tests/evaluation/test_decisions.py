@@ -189,8 +189,17 @@ class TestFiles:
         assert (decisions.threshold, decisions.classes, decisions.known) == (0.5, ["cat", "dog", "bird"], 2)
         metrics = decisions.metrics()
         assert (metrics["acc"], metrics["acc_k"], metrics["acc_u"]) == (1, 0.5, 1)
-        with pytest.raises(MedicError, match="no row for 1 of 3 images, such as c"), unreadable():
-            read_decisions(path, write("path,class\na,cat\nb,dog\n", "few.csv"))
+        with (
+            pytest.warns(UserWarning, match="1 of 3 images have no label and are not evaluated, such as c"),
+            unreadable(),
+        ):
+            decisions = read_decisions(path, write("path,class\na,cat\nb,dog\n", "few.csv"))
+        assert decisions.columns["path"].tolist() == ["a", "b"]
+        with (
+            pytest.raises(MedicError, match=r"no labels for the images in .*, such as a: compare the paths"),
+            unreadable(),
+        ):
+            read_decisions(path, write("path,class\nsome/a,cat\n", "elsewhere.csv"))
 
     def test_unreadable_images_are_a_note(self, write, capsys):
         rows = "a,cat,true,0.9,0.5,cat,\nb,,,,,,broken\nc,unknown,false,0.2,0.5,cat,\n"

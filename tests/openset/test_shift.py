@@ -47,6 +47,20 @@ def test_samples_of_one_source_domain_raise_no_alarm() -> None:
     assert reference.assess(*draw(60, 12, 3.0), threshold=0.0).p_value < 0.01
 
 
+def test_domains_with_few_held_out_samples() -> None:
+    """Each of three domains has 16 samples to compare with: enough for a separate test. Four are not."""
+    domains = [draw(32, seed, shift) for seed, shift in ((10, 0.0), (11, 2.0), (12, 4.0))]
+    confidence, features = (torch.cat(parts) for parts in zip(*domains, strict=True))
+    reference = Reference.fit(confidence, confidence > 0, features, torch.arange(96) // 32)
+    for seed, shift in ((20, 0.0), (21, 2.0), (22, 4.0)):
+        result = reference.assess(*draw(200, seed, shift), threshold=0.0)
+        assert result.p_value > 0.01
+        assert result.small_domains == 0
+    assert reference.assess(*draw(200, 23, 8.0), threshold=0.0).p_value < 0.01
+    few = Reference.fit(confidence[:72], confidence[:72] > 0, features[:72], torch.arange(72) // 32)
+    assert few.assess(*draw(60, 20), threshold=0.0).small_domains == 1
+
+
 def test_infinite_confidences_and_many_samples() -> None:
     confidence, features = draw(400, seed=0)
     confidence[:50] = torch.inf

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from medic.analysis import ANALYSES
 from medic.config.settings import Settings
+from medic.config.signatures import lists_settings
 from medic.deploy.layout import EXPORTS
 from medic.deploy.paths import image_paths
 from medic.errors import MedicError, check_choice
@@ -45,6 +46,7 @@ CHECKED = 256
 """Default number of target images used to verify an export."""
 
 
+@lists_settings
 def train(*, model: NetworkSource | None = None, quiet: bool = False, **settings: Unpack[Settings]) -> Run:
     """Train a run, and return it with its metrics, predictions and model.
 
@@ -55,7 +57,7 @@ def train(*, model: NetworkSource | None = None, quiet: bool = False, **settings
             of shape (N, 3, H, W) to features of shape (N, F), and medic adds the method's head. To be able to resume
             the run, pass a function that can be imported.
         quiet: Whether to log only warnings.
-        **settings: Any settings listed by `medic train --help`. `dataset` also accepts your own data: a sequence of
+        **settings: Any setting; `help(medic.train)` lists them. `dataset` also accepts your own data: a sequence of
             (image, class, domain) tuples, three sequences of images, classes and domains, or a function that returns
             either.
     """
@@ -87,6 +89,7 @@ def _name_sources(settings: Mapping[str, Any], model: Any) -> dict[str, Any]:
     return named
 
 
+@lists_settings
 def sweep(
     span: Mapping[str, Any],
     variants: Sequence[Mapping[str, Any]] = (),
@@ -101,8 +104,8 @@ def sweep(
 ) -> Runs:
     """Train all combinations of several settings, and return the runs.
 
-    Finished runs are not trained again, so repeating the call resumes a stopped sweep. The `failed` attribute of the
-    result lists failed runs.
+    Finished runs are not trained again, so repeating the call resumes a stopped sweep. A failed run logs a warning, and
+    the `failed` attribute of the result lists it.
 
     Args:
         span: Values to combine, by setting: `{"method": ["erm", "medic++"], "target": "each", "seed": range(3)}`.
@@ -118,7 +121,7 @@ def sweep(
     """
     from medic.sweeps.executors import make_executor
     from medic.sweeps.files import check_shareable, make_sweep
-    from medic.sweeps.launch import launch
+    from medic.sweeps.launch import describe_failures, launch
     from medic.sweeps.sweep import Planner
     from medic.utils.logs import log_output
 
@@ -129,9 +132,12 @@ def sweep(
     with log_output(quiet):
         place = make_executor(executor, jobs, **(executor_options or {}))
         schedule = launch(planned.jobs(Planner()), place, retries, quiet=quiet)
+        for line in describe_failures(schedule):
+            logger.warning(line)
     return sort_runs((job.directory.path for job in schedule.jobs), planned.output)
 
 
+@lists_settings
 def probe(
     methods: Sequence[str] | str = (),
     seeds: Iterable[int] = range(3),
@@ -155,7 +161,7 @@ def probe(
         **settings: Settings shared by all runs.
     """
     from medic.sweeps.executors import make_executor
-    from medic.sweeps.launch import launch
+    from medic.sweeps.launch import describe_failures, launch
     from medic.sweeps.probe import plan_probe
     from medic.utils.logs import log_output
 
@@ -163,6 +169,8 @@ def probe(
         chosen = [methods] if isinstance(methods, str) else methods
         planned, _ = plan_probe(settings, chosen, list(seeds))
         schedule = launch(planned, make_executor(executor, jobs), quiet=quiet)
+        for line in describe_failures(schedule):
+            logger.warning(line)
     return sort_runs((job.directory.path for job in schedule.jobs), schedule.output)
 
 

@@ -280,6 +280,8 @@ _OF_PARTS = (
 )
 
 METHODS: dict[str, Method] = {method.name: method for method in (*_OF_PARTS, *SYSTEMS)}
+BUILT_IN = frozenset(METHODS)
+"""Names of the methods in this package."""
 METHOD_GROUP = Group("medic.methods", "method", Method, METHODS)
 
 

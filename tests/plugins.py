@@ -39,7 +39,13 @@ half = medic.openset.SCORES["half"] = medic.openset.Score(
 def forgotten() -> Iterator[None]:
     """Forget afterwards what plug-ins have registered, as a new process would."""
     groups = (METHOD_GROUP, BENCHMARK_GROUP, SCORE_GROUP)
-    kept = [*imports._REGISTRIES.values(), *(group.sources for group in groups), imports._executed, imports._owners]
+    kept = [
+        *imports._REGISTRIES.values(),
+        *(group.sources for group in groups),
+        imports._executed,
+        imports._owners,
+        imports._local,
+    ]
     before = [dict(registry) for registry in kept]
     try:
         yield

@@ -49,6 +49,13 @@ def test_mistakes_in_a_sweep(span, options, message, tmp_path):
         medic.sweep(span, dataset="digits", target="street", output=tmp_path, **options)
 
 
+def test_a_quiet_sweep_warns_of_failures(mini, tmp_path, caplog):
+    options = {**QUICK, "dataset": mini, "target": "street", "method": "erm", "output": tmp_path, "clip_norm": 0.0}
+    runs = medic.sweep({"lr": [1e30]}, executor="here", retries=0, **{**options, "iterations": 20})
+    assert len(runs.failed) == 1
+    assert "failed: erm → street" in caplog.text
+
+
 def test_an_unfinished_run_is_not_called_damaged(runs, tmp_path):
     path = shutil.copytree(runs[0].path, tmp_path / "copy")
     (path / "done").unlink()

@@ -4,12 +4,15 @@ Code is executed only if the user passes it to a command. The imports recorded i
 unless the user names them again.
 """
 
+import dataclasses
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import linecache
 import logging
 import sys
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,13 +21,13 @@ from typing import Any
 
 from medic.data import BENCHMARKS, Benchmark
 from medic.errors import MedicError, first_line
-from medic.methods import METHOD_GROUP, METHODS, Method
+from medic.methods import BUILT_IN, METHOD_GROUP, METHODS, Method
 from medic.models import HEADS, LAYERS, OURS
 from medic.objectives import OBJECTIVES, PENALTIES
 from medic.openset import RULES, SCORES, Score
 from medic.tasks import SAMPLERS
 from medic.training import AVERAGES
-from medic.utils.plugins import Plugin, absolute, check_files, is_module, module_hash
+from medic.utils.plugins import Plugin, absolute, check_files, files_hash, is_module, module_hash
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +45,44 @@ _REGISTRIES: Mapping[str, MutableMapping[str, Any]] = {
     "average": AVERAGES,
 }
 """Registries that a plug-in may extend, keyed by the noun for an entry."""
+_SETTINGS: Mapping[str, str] = {
+    **{kind: kind for kind in _REGISTRIES},
+    "threshold rule": "threshold",
+    "sampler": "sampling",
+    "average": "averaging",
+}
+"""The setting that names an entry of each registry."""
 _KINDS: Mapping[str, type] = {"method": Method, "dataset": Benchmark, "score": Score}
 """Entry classes with a `name` attribute, which must equal the entry's key in the registry."""
 
-_BUILT_IN = frozenset((kind, entry) for kind, registry in _REGISTRIES.items() for entry in registry)
+SESSION = "interactive session"
+"""Name of code that is in no file, as in a notebook."""
+
+
+def _modules(value: Any) -> set[str]:
+    """Return the modules of the classes and functions that an entry consists of."""
+    if isinstance(value, type) or inspect.isroutine(value):
+        return {str(value.__module__)}
+    if dataclasses.is_dataclass(value):
+        value = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    return set().union(*map(_modules, value)) if isinstance(value, tuple | list) else set()
+
+
+def _outside(value: Any) -> set[str]:
+    """Return the modules of an entry that belong neither to this package nor to torch."""
+    return {module for module in _modules(value) if module.partition(".")[0] not in ("medic", "torch")}
+
+
+# The user's code may have extended a registry before this module was imported.
+_BUILT_IN = frozenset(
+    (kind, entry)
+    for kind, registry in _REGISTRIES.items()
+    for entry, value in registry.items()
+    if (entry in BUILT_IN if kind == "method" else not _outside(value))
+)
 """Entries defined by this package."""
+_local: dict[tuple[str, str], list[tuple[Any, str]]] = {}
+"""Definitions of each entry that exists in this process only, with random hashes, by registry and entry name."""
 _executed: dict[str, str] = {}
 """Hash of the most recently executed code, keyed by absolute path or module name."""
 _owners: dict[tuple[str, str], str] = {}
@@ -74,6 +110,33 @@ def is_local(kind: str, entry: str) -> bool:
     installed = entry in METHOD_GROUP.sources if kind == "method" else False
     known = (kind, entry) in _BUILT_IN or (kind, entry) in _owners or installed
     return entry in _REGISTRIES[kind] and not known
+
+
+def local_entries(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the entries that the settings name and that exist in this process only, as (registry, entry) pairs."""
+    named = ((kind, settings.get(setting)) for kind, setting in _SETTINGS.items())
+    return [(kind, entry) for kind, entry in named if isinstance(entry, str) and is_local(kind, entry)]
+
+
+def local_code(entries: Iterable[tuple[str, str]]) -> Iterator[Plugin]:
+    """Yield the code behind entries that exist in this process only, with its hash.
+
+    The code is the script that is running, and the modules of the entry's classes. Code in a notebook has no file, so
+    the entry gets a new hash whenever it is defined again, and a run with it is never taken for an earlier one.
+    """
+    for kind, entry in entries:
+        value = _REGISTRIES[kind][entry]
+        definitions = _local.setdefault((kind, entry), [])
+        if all(known is not value for known, _ in definitions):
+            definitions.append((value, uuid.uuid4().hex))
+        number = [known is value for known, _ in definitions].index(True)
+        for module in sorted({"__main__", *_outside(value)}):
+            file = getattr(sys.modules.get(module), "__file__", None)
+            if file is None or not Path(file).is_file():
+                yield Plugin(SESSION, definitions[number][1])
+            else:  # one script may define an entry several times, always in the same order
+                digest = hashlib.sha256(f"{files_hash(Path(file))} {number}".encode()).hexdigest()
+                yield Plugin(str(Path(file).absolute()), digest)
 
 
 def _execute_file(name: str) -> Plugin:

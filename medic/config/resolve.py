@@ -16,7 +16,7 @@ from medic.config.data import DataConfig, resolve_data
 from medic.config.draws import domainbed_draws
 from medic.config.evaluation import resolve_evaluation
 from medic.config.execution import ExecutionConfig
-from medic.config.imports import execute
+from medic.config.imports import execute, local_code, local_entries
 from medic.config.model import find_backbone, resolve_model
 from medic.config.objective import (
     check_networks,
@@ -31,7 +31,7 @@ from medic.config.parts import Parts, assign_hparams, find_parts, fit_strategy, 
 from medic.config.protocols import PROTOCOLS
 from medic.config.run import RunConfig
 from medic.config.settings import DEFAULTS, SETTINGS, check_settings, known_setting
-from medic.config.sources import use_sources
+from medic.config.sources import is_source, use_sources
 from medic.config.starts import STARTS, Start, find_start
 from medic.config.tasks import TaskSettings, resolve_grid, resolve_tasks
 from medic.data import BENCHMARK_GROUP, Benchmark, LazyDataset, benchmark
@@ -165,6 +165,7 @@ def resolve(settings: Mapping[str, Any], open_dataset: OpenDataset = open_datase
     )
     named = ((METHOD_GROUP, method.name), (BENCHMARK_GROUP, data.dataset), (SCORE_GROUP, evaluation.score))
     installed = (group.sources[name] for group, name in named if name in group.sources)
+    local = local_code(entry for entry in local_entries(config.settings) if not is_source(entry[1]))
     plan = Plan(
         config=config,
         user_settings=user,
@@ -176,7 +177,7 @@ def resolve(settings: Mapping[str, Any], open_dataset: OpenDataset = open_datase
         parts=parts,
         search=search_ranges(method, penalty),
         weights=None,
-        plugins=tuple(dict.fromkeys((*imported, *installed))),
+        plugins=tuple(dict.fromkeys((*imported, *installed, *local))),
     )
     _check(plan)
     if model.weights is None:

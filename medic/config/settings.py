@@ -161,10 +161,12 @@ def known_setting(name: str, where: str = "") -> str:
 def check_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Check the names, types and limits of settings. Return them without None, and with paths as strings."""
     checked: dict[str, Any] = {}
-    for name, value in settings.items():
-        setting = SETTINGS[known_setting(name)]
+    for spelling, value in settings.items():
+        setting = SETTINGS[name := known_setting(setting_name(spelling))]
         if value is None:
             continue
+        if name in checked:
+            raise MedicError(f"{name} is set twice, once as {spelling!r}: remove one of them")
         value = _plain(value)
         if not any(_fits(value, kind) for kind in setting.kinds):
             wanted = " or ".join(_CALLED[kind] for kind in setting.kinds)

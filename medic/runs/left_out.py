@@ -58,8 +58,8 @@ def left_out_settings(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _check_imports(run: Run) -> None:
     """Raise an error if the run used custom code that the user has not passed again."""
-    hashes = set(executed().values())
-    if missing := [plugin.name for plugin in run.plugins if plugin.sha256 not in hashes]:
+    names, hashes = run.settings.get("imports") or [], set(executed().values())
+    if missing := [plugin.name for plugin in run.plugins if plugin.name in names and plugin.sha256 not in hashes]:
         options = " ".join(f"--import {name}" for name in missing)
         raise MedicError(
             f"run {run.path} was trained with custom code, which medic executes only on request: add {options}"

@@ -1,6 +1,7 @@
 """Sweep definitions written by users: settings, `span` and `variants`, in a YAML file or in Python."""
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,8 @@ def make_sweep(settings: Any, span: Any, variants: Any, origin: str = "sweep", p
 
 def check_shareable(sweep: Sweep, same_process: bool) -> None:
     """Raise an error if a sweep needs objects that exist only in this process."""
-    from medic.config.imports import is_local  # here, because these import torch
-    from medic.config.sources import is_live
+    from medic.config.imports import local_entries  # here, because these import torch
+    from medic.config.sources import is_live, is_source
 
     for name in ("backbone", "dataset"):
         values = [sweep.settings.get(name), *sweep.span.get(name, ())]
@@ -65,12 +66,13 @@ def check_shareable(sweep: Sweep, same_process: bool) -> None:
             raise MedicError(
                 f"{live} exists only in this process, so a sweep cannot share it: pass a function from a module"
             )
-    methods = [sweep.settings.get("method"), *sweep.span.get("method", ())]
-    methods += [variant.get("method") for variant in sweep.variants]
-    local = next((method for method in methods if is_local("method", str(method))), None)
-    if local is not None and not same_process:
+    if same_process:
+        return
+    each = [{name: value} for name, values in sweep.span.items() for value in values]
+    entries = chain.from_iterable(map(local_entries, (sweep.settings, *each, *sweep.variants)))
+    for kind, entry in (entry for entry in entries if not is_source(entry[1])):
         raise MedicError(
-            f"method {local!r} exists only in this process: move it to a file and pass imports=, or use executor='here'"
+            f"{kind} {entry!r} exists only in this process: move it to a file and pass imports=, or use executor='here'"
         )
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -113,9 +113,14 @@ def _work(config: Config) -> tuple[Any, ...]:
 
 def report(schedule: Schedule) -> int:
     """Print one line per failed or damaged run, and return the exit code."""
-    for name, reason in schedule.failed.items():
-        path = schedule.by_name[name].directory.path
-        print(f"medic: failed: {schedule.titles[name]}: {reason} ({path})", file=sys.stderr)
-    for name, reason in schedule.damaged.items():
-        print(f"medic: damaged: {schedule.by_name[name].directory.path}: {reason}", file=sys.stderr)
+    for line in describe_failures(schedule):
+        print(f"medic: {line}", file=sys.stderr)
     return 1 if schedule.failed or schedule.damaged else 0
+
+
+def describe_failures(schedule: Schedule) -> Iterator[str]:
+    """Yield one line per failed or damaged run."""
+    for name, reason in schedule.failed.items():
+        yield f"failed: {schedule.titles[name]}: {reason} ({schedule.by_name[name].directory.path})"
+    for name, reason in schedule.damaged.items():
+        yield f"damaged: {schedule.by_name[name].directory.path}: {reason}"

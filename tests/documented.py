@@ -42,11 +42,14 @@ PLACEHOLDERS: dict[str, dict[str, str]] = {
     "TABLE": {"": "pacs-resnet50"},
     "OWNER/NAME": {"": NAME},
     "{}": {"": "run.yaml"},
+    "cat": {"folder": "cat", "table": "cat", "": "1"},
+    "dog": {"folder": "dog", "table": "dog", "": "2"},
     "runs/ONE": {"": "nine-runs/NINE"},
     "runs/NINE": {"": "nine-runs/NINE"},
     "runs/a": {"": "own-runs/a"},
     "runs/b": {"": "own-runs/b"},
     "runs/photographs": {"": "own-runs/photographs"},
+    "rotation": {"": "runs"},
     "hparams_seed=1..19": {"": "hparams_seed=1..2"},
 }
 """Values for placeholders such as DIR, by the command's dataset. Other names are files in this folder."""

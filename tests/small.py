@@ -61,6 +61,10 @@ def small_network() -> ConvNet:
     return network
 
 
+SMALL = (lambda size: small_network(), HALVES)
+"""One object for all tests, because a backbone that is defined again is another one."""
+
+
 def small_gfnet(size: int) -> GFNet:
     """Build a GFNet of 8 channels and four blocks for images of `size` pixels a side."""
     return GFNet(dims=(8, 8, 8, 8), depths=(1, 1, 1, 1), image_size=size)
@@ -111,7 +115,7 @@ def register_mini(patch: pytest.MonkeyPatch, dataset: Dataset) -> None:
         BENCHMARKS["digits"], name="mini", split="mini-6-4", backbone="small", reader=lambda *_: ready
     )
     patch.setitem(BENCHMARKS, "mini", bench)
-    patch.setitem(OURS, "small", (lambda size: small_network(), HALVES))
+    patch.setitem(OURS, "small", SMALL)
     patch.setitem(OURS, "gfnet_h_ti", (small_gfnet, OURS["gfnet_h_ti"][1]))
 
 

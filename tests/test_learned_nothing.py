@@ -83,7 +83,8 @@ def test_training_warns_once_and_at_the_end(tmp_path, capsys):
     early, last = (line for line in notes if "chance" in line)
     for line in (early, last):
         assert "is not significantly above chance (16.7%)" in line
-        assert line.endswith("lower --lr below 1, add --clip-norm 1, add --warmup N, or raise --iterations")
+        hint = "raise --iterations above 4 (default: 1000), lower --lr below 1, add --clip-norm 1, or add --warmup N"
+        assert line.endswith(hint)
     assert "iteration 1: " in early
     assert SAYING in last
     assert main(command) == 1  # nothing is left to train
@@ -153,7 +154,7 @@ def test_a_table_notes_the_cell(runs, collapsed, learned, capsys, form):
 
 def test_a_comparison_of_rows_warns(runs, capsys):
     assert main(["table", str(runs), "--compare", "erm: batch_size 36", "erm: batch_size 12"]) == 0
-    assert SAYING in capsys.readouterr().err
+    assert SAYING in capsys.readouterr().out
 
 
 def test_pages(runs, collapsed, learned, tmp_path):

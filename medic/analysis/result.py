@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medic.errors import MedicError
+from medic.results.table import aligned, html_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,6 +32,16 @@ class MissingRuns(MedicError):
 @dataclass(frozen=True)
 class Result(ABC):
     """Base class for analysis results. Subclasses are frozen dataclasses with plain values, arrays and dataclasses."""
+
+    def __init_subclass__(cls) -> None:
+        """Prevent `dataclass` from generating a `__repr__` that prints every array."""
+        cls.__repr__ = Result.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        """Return the table and the notes as text."""
+        rows = self.rows()
+        lines = aligned([list(rows[0]), *(list(row.values()) for row in rows)]) if rows else ()
+        return "\n".join([*lines, *self.notes()])
 
     @abstractmethod
     def rows(self) -> list[dict[str, str]]:
@@ -50,9 +61,7 @@ class Result(ABC):
         self.draw().savefig(image, format="png", bbox_inches="tight", dpi=120)
         parts = [f'<img src="data:image/png;base64,{base64.b64encode(image.getvalue()).decode()}">']
         if rows := self.rows():
-            lines = ["".join(f"<th>{html.escape(name)}</th>" for name in rows[0])]
-            lines += ["".join(f"<td>{html.escape(cell)}</td>" for cell in row.values()) for row in rows]
-            parts.append("<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>")
+            parts.append(html_table([list(rows[0]), *(list(row.values()) for row in rows)]))
         return "".join([*parts, *(f"<p>{html.escape(note)}</p>" for note in self.notes())])
 
     def as_dict(self) -> dict[str, Any]:

@@ -45,7 +45,8 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--left-out",
         action="store_true",
-        help="apply --accept P (default: 0.9) to every source domain, using runs trained without that domain",
+        help="apply --accept P (default: 0.9) to every source domain, using runs trained without that domain; usually "
+        "accepts more images, including unknown ones",
     )
     parser.add_argument(
         "--labels",
@@ -143,6 +144,11 @@ def _print(effects: "list[Effect]", chosen: "Threshold | None", calibration: "Ca
         known = int((labelled.label >= 0).sum())
         others = len(labelled.label) - known
         notes.append(f"percentages of {known:,} known and {others:,} unknown images: {labelled.about}")
+        if not others and calibration.unlabelled is None:
+            notes.append(
+                "without unknown images, every threshold looks like a loss: to see what a threshold rejects, pass "
+                "--labels with unknown images, or --images"
+            )
     if calibration.unlabelled is not None:
         notes.append(
             f"images accepted: percentage of {counted(len(calibration.unlabelled.logits), 'unlabelled image')}"
@@ -154,4 +160,13 @@ def _print(effects: "list[Effect]", chosen: "Threshold | None", calibration: "Ca
         some = ", ".join(labelled.others[:5])
         print(f"classes not in the model, treated as unknown: {some}{', …' if len(labelled.others) > 5 else ''}")
     if labelled is not None:
-        print("`accept P%` holds for new images from the same domains; in other domains, fewer images may be accepted")
+        print(
+            "`accept P%` holds for new known images from the domains of these images; in other domains, the model may "
+            "accept fewer"
+        )
+    if calibration.left_out is not None:
+        print(
+            "`accept P% of left-out domains` refers to runs trained without these domains; the percentages refer to "
+            "held-out images from domains that the model was trained on, so they are usually higher than P%"
+        )
+        print("`--left-out` usually accepts more images than `--accept`, including unknown images")

@@ -28,7 +28,7 @@ def add_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print as JSON")
     add_executor_options(parser)
-    add_run_options(parser, target="each domain in turn", output="runs")
+    add_run_options(parser, target="each domain in turn", output="probe")
 
 
 def run(arguments: Namespace) -> int:

@@ -12,7 +12,9 @@ from medic.config.config import Config
 from medic.errors import MedicError, counted
 from medic.metrics import DEFAULT
 from medic.reports.terminal import print_rows
+from medic.results.compare import drawn_split
 from medic.results.runs import list_runs
+from medic.results.tabulate import value_text
 from medic.runs.run import Run
 
 logger = logging.getLogger(__name__)
@@ -43,7 +45,11 @@ def run(arguments: Namespace) -> int:
     if not runs:
         logger.info("no runs in %s", ", ".join(arguments.folders))
         return 0
-    print_rows([_row(run, len(arguments.folders) > 1) for run in runs], numeric=[metric.title for metric in DEFAULT])
+    rows = [_row(run, len(arguments.folders) > 1) for run in runs]
+    if not any(map(_is_drawn, runs)):  # the unknown classes do not depend on the seed
+        for row in rows:
+            del row["unknown"]
+    print_rows(rows, numeric=[metric.title for metric in DEFAULT])
     _log_reasons(runs)
     return 0
 
@@ -60,6 +66,7 @@ def _row(run: Run, several: bool) -> dict[str, str]:
         "method": f"{method} (soup of {len(config.soup)})" if config is not None and config.soup else method,
         "target": "–" if config is None else ", ".join(run.targets),
         "seed": "–" if config is None else str(config.run.seed),
+        "unknown": "–" if config is None else value_text(config.data.unknown),
         "state": _state(run),
         **measured,
         "written": f"{datetime.fromtimestamp(run.written):%Y-%m-%d %H:%M}" if run.written else "–",
@@ -72,6 +79,14 @@ def _config(run: Run) -> Config | None:
         return run.config
     except MedicError:
         return None
+
+
+def _is_drawn(run: Run) -> bool:
+    """Return whether the classes of a run depend on the seed; False if its settings are missing or unreadable."""
+    try:
+        return drawn_split(run) is not None
+    except MedicError:
+        return False
 
 
 def _metrics(run: Run) -> Mapping[str, float]:
@@ -101,6 +116,7 @@ def _entry(run: Run) -> dict[str, Any]:
         "soup": None if config is None else len(config.soup) or None,
         "target": [] if config is None else list(run.targets),
         "seed": None if config is None else config.run.seed,
+        "unknown": [] if config is None else config.data.unknown,
         "iteration": None if run.state == "damaged" else iteration,
         "iterations": None if config is None else config.optim.iterations,
         **{metric.key: metrics.get(metric.key) for metric in DEFAULT},

@@ -3,7 +3,6 @@
 import logging
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,11 @@ from medic.cli.options import add_format_option
 from medic.errors import MedicError, check_choice, counted
 from medic.metrics import DEFAULT, Metric
 from medic.reports.terminal import print_rows
-from medic.results import notes
 from medic.results.cells import Pick
+from medic.results.compare import drawn_split
 from medic.results.runs import find_runs
 from medic.results.table import FORMATS, Against, Row, Table, print_table
-from medic.results.tabulate import SELECTIONS, column_of, find_metrics, find_row, tabulate
+from medic.results.tabulate import SELECTIONS, find_metrics, find_row, tabulate, value_text
 from medic.results.wording import short
 
 logger = logging.getLogger(__name__)
@@ -98,35 +97,13 @@ def _compare(table: Table, labels: Sequence[str], as_json: bool) -> None:
     """Print the differences between two rows."""
     from medic.results.comparison import compare  # deferred, because it imports scipy
 
-    base, row = (find_row(table, label) for label in labels)
-    if base is row:
-        raise MedicError(f"{labels[0]!r} and {labels[1]!r} are the same row: pass two different rows")
-    used = [*base.runs, *row.runs]
-    mixed = notes.mixed_datasets((column_of(run, table.kind), run) for run in used)
-    for note in (*notes.learning([base, row]), *mixed, *notes.differences(used)):
-        logger.warning("%s", note)
-    comparisons = [compare(base, row, metric, table.columns) for metric in table.metrics]
-    if as_json:
-        lines = [
-            {"of": row.label, "over": base.label, **asdict(comparison), "test": comparison.test(table.kind)}
-            for comparison in comparisons
-        ]
-        print_rows(lines, as_json)
+    comparison = compare(table, *labels)
+    if not as_json:
+        print(comparison)
         return
-    rows = [
-        {
-            "metric": comparison.metric,
-            "difference": f"{comparison.difference:+.2f}",
-            "95% interval": "–" if comparison.low is None else f"{comparison.low:+.2f} … {comparison.high:+.2f}",
-            "p": "–" if comparison.p is None else f"{comparison.p:.3f}" if comparison.p >= 0.001 else "< 0.001",
-            "pairs": str(comparison.pairs),
-        }
-        for comparison in comparisons
-    ]
-    print(f"{row.label} minus {base.label}, in percentage points, paired by {table.kind} and seed:")
-    print_rows(rows, numeric=list(rows[0])[1:])
-    for test in dict.fromkeys(comparison.test(table.kind) for comparison in comparisons):
-        print(test)
+    for note in comparison.notes:
+        logger.warning("%s", note)
+    print_rows(comparison.records(), as_json)
 
 
 def _honesty(table: Table, as_json: bool) -> None:
@@ -153,7 +130,8 @@ def _explain(table: Table, position: Sequence[str], as_json: bool) -> None:
     label, column = position
     row = find_row(table, label)
     cell = row.cells[check_choice(f"{table.kind} domain", column, table.columns)]
-    rows = [_origin(table, row, pick) for pick in cell.picks]
+    drawn = any(drawn_split(pick.run) for pick in cell.picks)
+    rows = [_origin(table, row, pick, drawn) for pick in cell.picks]
     if as_json:
         print_rows(rows, as_json)
         return
@@ -162,14 +140,18 @@ def _explain(table: Table, position: Sequence[str], as_json: bool) -> None:
         print_rows([{name: _text(name, value) for name, value in entry.items()} for entry in rows])
 
 
-def _origin(table: Table, row: Row, pick: Pick) -> dict[str, Any]:
-    """Return the run, seeds, iteration, metrics and environment of a selected evaluation."""
+def _origin(table: Table, row: Row, pick: Pick, drawn: bool) -> dict[str, Any]:
+    """Return the run, seeds, iteration, metrics and environment of a selected evaluation.
+
+    With `drawn`, the entry also lists the unknown classes, because they differ between seeds.
+    """
     run = pick.run
     record = pick.evaluation
     return {
         "run": str(run.path),
         "seed": run.trial[0],
         "trial_seed": run.trial[1],
+        **({"unknown": run.config.data.unknown} if drawn else {}),
         "draw": run.draw,
         "selection": table.rule,
         "iteration": record["iteration"],
@@ -182,8 +164,6 @@ def _origin(table: Table, row: Row, pick: Pick) -> dict[str, Any]:
 
 def _text(name: str, value: Any) -> str:
     """Format a value for `--explain`, with abbreviated hashes."""
-    if value is None:
-        return "–"
-    if name in ("commit", "images", "weights"):
+    if value is not None and name in ("commit", "images", "weights"):
         return short(value)
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+    return f"{value:.2f}" if isinstance(value, float) else value_text(value)

@@ -27,7 +27,7 @@ from medic.objectives import OBJECTIVES, PENALTIES
 from medic.openset import RULES, SCORES, Score
 from medic.tasks import SAMPLERS
 from medic.training import AVERAGES
-from medic.utils.plugins import Plugin, absolute, check_files, files_hash, is_module, module_hash
+from medic.utils.plugins import Plugin, absolute, check_files, files_hash, is_module, loaded_packages, module_hash
 
 logger = logging.getLogger(__name__)
 
@@ -107,9 +107,12 @@ def file_module(path: str) -> ModuleType | None:
 
 def is_local(kind: str, entry: str) -> bool:
     """Return whether an entry exists in this process only, because no import or installed package defines it."""
-    installed = entry in METHOD_GROUP.sources if kind == "method" else False
-    known = (kind, entry) in _BUILT_IN or (kind, entry) in _owners or installed
-    return entry in _REGISTRIES[kind] and not known
+    if entry not in _REGISTRIES[kind] or (kind, entry) in _BUILT_IN or (kind, entry) in _owners:
+        return False
+    if kind == "method" and entry in METHOD_GROUP.sources:
+        return False
+    packages = {module.partition(".")[0] for module in _outside(_REGISTRIES[kind][entry])}
+    return not packages or not packages <= loaded_packages
 
 
 def local_entries(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -125,6 +128,8 @@ def local_code(entries: Iterable[tuple[str, str]]) -> Iterator[Plugin]:
     the entry gets a new hash whenever it is defined again, and a run with it is never taken for an earlier one.
     """
     for kind, entry in entries:
+        if kind == "dataset":  # its images have a hash of their own
+            continue
         value = _REGISTRIES[kind][entry]
         definitions = _local.setdefault((kind, entry), [])
         if all(known is not value for known, _ in definitions):

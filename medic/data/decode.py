@@ -37,12 +37,14 @@ def read_file(path: str) -> bytes:
     """Read a regular file of limited size. Pipes and devices raise an error, because they may never end."""
     try:
         status = Path(path).stat()
-        regular = stat.S_ISREG(status.st_mode)
+        regular, folder = stat.S_ISREG(status.st_mode), stat.S_ISDIR(status.st_mode)
         if regular and status.st_size <= MAX_BYTES:
             return Path(path).read_bytes()
     except (OSError, ValueError) as error:  # ValueError: the path contains a NUL
         raise BadImage(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    problem = f"is larger than {MAX_BYTES >> 20} MiB: shrink it" if regular else "is not a regular file"
+    problem = "is a folder, not an image" if folder else "is not a regular file"
+    if regular:
+        problem = f"is larger than {MAX_BYTES >> 20} MiB: shrink it"
     raise BadImage(f"{path} {problem}")
 
 

@@ -51,8 +51,7 @@ def _paths_of(argument: str) -> Iterable[str]:
         except (OSError, ValueError) as error:  # ValueError: the path contains a NUL
             raise MedicError(f"list {name} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if os.path.isdir(argument):
-        suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
-        return _some(walk(argument), f"folder {argument} contains no images (supported suffixes: {suffixes})")
+        return folder_images(argument)
     if _MAGIC.search(argument) and not os.path.lexists(argument):
         return _some(_matches(argument), f"pattern {argument} matches no files")
     try:
@@ -64,6 +63,12 @@ def _paths_of(argument: str) -> Iterable[str]:
     except OSError:
         pass  # reading the image will report the error
     return (argument,)
+
+
+def folder_images(folder: str) -> Iterator[str]:
+    """Return the paths of all images below a folder, sorted. Raise an error if there are none."""
+    suffixes = ", ".join(sorted(IMAGE_SUFFIXES))
+    return _some(walk(folder), f"folder {folder} contains no images (supported suffixes: {suffixes})")
 
 
 def _some(paths: Iterator[str], otherwise: str) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Use a trained model to classify new images, or label them unknown."""
 
 import copy
+import os
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,7 @@ from medic.deploy.model_file import (
     unusable,
     write_model,
 )
+from medic.deploy.paths import folder_images
 from medic.errors import MedicError, first_line, is_shortage
 from medic.models import Classifier, Ensemble, Preprocessing
 from medic.openset import Score, Shift, Threshold, chosen_threshold, p_values, predicted_class
@@ -81,12 +83,21 @@ class Predictor:
     held_out: HeldOut = field(default_factory=HeldOut)
     """Statistics of held-out images, for p-values and `watch`."""
 
+    def __repr__(self) -> str:
+        model = self.description.get("model")
+        backbone = f"{model['backbone']} at " if isinstance(model, Mapping) and "backbone" in model else ""
+        return (
+            f"Predictor({len(self.classes)} classes, {backbone}{self.preprocessing.size} px, "
+            f"score {self.score.name}, threshold {self.display_threshold:.4g})"
+        )
+
     def predict(self, images: AnyImage | Iterable[AnyImage], top: int = 3) -> list[Prediction]:
         """Classify images, in order.
 
         Args:
             images: One image or several: paths, bytes, PIL images, arrays of shape (H, W, 3), tensors of shape
-                (3, H, W), or batches of them. An unreadable image raises an error; see `stream` for an alternative.
+                (3, H, W), or batches of them. A folder stands for all images below it, sorted by path. An unreadable
+                image raises an error; see `stream` for an alternative.
             top: The number of most likely classes in each prediction.
         """
         predictions = []
@@ -129,7 +140,7 @@ class Predictor:
     ) -> Generator[tuple[list[Pixels | BadImage], Output | None]]:
         """Yield batches of images with the outputs for their readable images, or None if no image is readable."""
         batch_size = self.most(batch_size or (GPU_BATCH if self.device.type == "cuda" else BATCH))
-        read = ordered(self.read, each_image(images), 2 * batch_size)
+        read = ordered(self.read, each_image(_expanded(images)), 2 * batch_size)
         while batch := list(islice(read, batch_size)):
             readable = [pixels for pixels in batch if not isinstance(pixels, BadImage)]
             yield batch, self.outputs(torch.from_numpy(np.stack(readable))) if readable else None
@@ -249,6 +260,13 @@ class Predictor:
         }
         Path(folder).mkdir(parents=True, exist_ok=True)
         write_model(Path(folder), self.network, self.score, self.held_out, {**kept, **own})
+
+
+def _expanded(images: AnyImage | Iterable[AnyImage]) -> AnyImage | Iterable[AnyImage]:
+    """Replace a folder by the paths of the images in it."""
+    if isinstance(images, str | Path) and os.path.isdir(images):  # noqa: PTH112, which raises for long names
+        return folder_images(str(images))
+    return images
 
 
 @contextmanager

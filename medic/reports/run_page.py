@@ -29,7 +29,7 @@ EXAMPLES = 60
 def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
     """Write the report of a finished run, with images loaded from `root`."""
     config, images, parts = run.config, run.decisions, _parts(run)
-    threshold = _threshold(run) if (images.label >= images.known).any() else None
+    threshold = _threshold(run)
     gallery, bench = _gallery(images, parts), BENCHMARKS.get(config.data.dataset)  # None for a dataset from a plug-in
     items: list[dict[str, Any]] = [
         {"part": part, "label": int(images.label[row]), "prediction": int(images.predicted[row]),
@@ -61,6 +61,7 @@ def write_report(run: Run, path: Path, root: Path | None = None) -> Path:
         result=_result(run),
         reason=_reason(run),
         threshold=None if threshold is None else _threshold_sentence(threshold),
+        unknown=bool((images.label >= images.known).any()),
         compared=any(part.source for part in parts),
         pictures=any(item.get("image") for item in items),
         root=root,
@@ -164,7 +165,9 @@ def _sentences(run: Run) -> Iterator[str]:
     if several:
         yield f"All numbers are averages over the {len(tested)} domains."
     if "hscore" not in share:
-        yield f"It classifies {share['acc']}% of the known images correctly (Acc)."
+        yield f"Without rejection, it classifies {share['acc']}% of the known images correctly (Acc)."
+        if not unknown:
+            yield "This test does not measure how well the model rejects unknown images, because it contains none."
         return
     yield (
         f"Without rejection, it classifies {share['acc']}% of the known images correctly (Acc). At its threshold, it "

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,10 +158,11 @@ def _without_copies(runs: Sequence[Run]) -> list[Run]:
         return list(runs)
     names = sorted({name for run in runs for name in row_settings(run)})
     distinct: dict[tuple[int, str], Run] = {}
-    for run in runs:
+    for run in sorted(runs, key=lambda run: not run.config.evaluation.all_scores):  # keep the run with more scores
         settings = [complete_value(run, name) for name in names]
         other = distinct.setdefault((run.draw, repr([*settings, run.config.soup])), run)
-        if other is not run and _measured(other) != _measured(run):
+        shared = other.records[-1]["target"].keys() & run.records[-1]["target"].keys()
+        if other is not run and _measured(other, shared) != _measured(run, shared):
             raise MedicError(
                 f"{other.path} and {run.path} have the same settings but different results"
                 f"{_environment_differences(other, run)}: move one of them away, or pass their folders separately"
@@ -169,9 +170,19 @@ def _without_copies(runs: Sequence[Run]) -> list[Run]:
     return [distinct[key] for key in sorted(distinct)]
 
 
-def _measured(run: Run) -> str:
-    """Return the measurements that version 0.3 also recorded, as text so that NaN equals NaN."""
-    measurements = [(record["iteration"], record["target"], record["validation"]["acc"]) for record in run.records]
+def _measured(run: Run, names: Set[str]) -> str:
+    """Return measurements that version 0.3 also recorded, as text so that NaN equals NaN.
+
+    `names` are the metrics on the target. A run with `all_scores` has more of them.
+    """
+    measurements = [
+        (
+            record["iteration"],
+            {name: value for name, value in record["target"].items() if name in names},
+            record["validation"]["acc"],
+        )
+        for record in run.records
+    ]
     return json.dumps(measurements, sort_keys=True)
 
 

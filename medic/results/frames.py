@@ -1,6 +1,6 @@
-"""Runs as a pandas data frame."""
+"""Runs and other rows as pandas data frames."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from medic.errors import lacking
@@ -11,13 +11,18 @@ ENVIRONMENT_COLUMNS = {"commit": "commit", "image_list": "images", "weights_hash
 """Columns taken from a run's environment.json, with the corresponding keys."""
 
 
-def make_frame(runs: Sequence[Run], every: bool) -> Any:
-    """Return a data frame with one row per run or, with `every`, one row per evaluation."""
+def make_frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return rows as a pandas data frame."""
     try:
         import pandas as pd
     except ImportError:
         raise lacking("a data frame requires pandas", "frames") from None
-    return pd.DataFrame([row for run in runs for row in _rows(run, every)])
+    return pd.DataFrame(rows)
+
+
+def make_run_frame(runs: Sequence[Run], every: bool) -> Any:
+    """Return a data frame with one row per run or, with `every`, one row per evaluation."""
+    return make_frame([row for run in runs for row in _rows(run, every)])
 
 
 def _rows(run: Run, every: bool) -> list[dict[str, Any]]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from medic.errors import counted
 from medic.evaluation.learning import learning_failure
 from medic.metrics import Metric
+from medic.results.compare import drawn_split
 from medic.results.wording import runs_are, short
 from medic.runs.run import Run
-from medic.utils.splits import is_drawn
 
 if TYPE_CHECKING:
     from medic.results.cells import Pick
@@ -76,11 +76,7 @@ def seeds(rows: Iterable["Row"]) -> Iterator[str]:
         fewer = [f"{label}, {column} ({count})" for (label, column), count in counts.items() if count < most]
         some = f"; fewer seeds in {'; '.join(fewer[:3])}{'; …' if len(fewer) > 3 else ''}" if fewer else ""
         runs = [pick.run for row in rows for pick in row.picks]
-        splits = (
-            " with different unknown classes"
-            if any(is_drawn(str(run.user_settings.get("split"))) for run in runs)
-            else ""
-        )
+        splits = " with different unknown classes" if any(map(drawn_split, runs)) else ""
         yield f"mean ± standard error over {most} seeds{splits} (population deviation / √seeds, as in DomainBed){some}"
 
 

@@ -4,19 +4,23 @@ import html
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
+from medic.config.settings import known_setting, setting_name
 from medic.deploy.layout import DESCRIPTION
 from medic.errors import MedicError
 from medic.metrics import DEFAULT
-from medic.results.compare import row_settings
-from medic.results.frames import make_frame
+from medic.results.compare import has_value, row_settings
+from medic.results.frames import make_run_frame
 from medic.results.table import Table
 from medic.results.tabulate import find_metrics, tabulate
 from medic.results.wording import runs_are
 from medic.runs.layout import DONE, ERROR, check_run, is_run
 from medic.runs.run import Run
 from medic.utils.memory import garbage_collection_paused
+
+if TYPE_CHECKING:
+    from medic.results.comparison import Comparison
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,26 @@ class Runs(Sequence[Run]):
     def __getitem__(self, index: int | slice) -> "Run | Runs":
         return Runs(self.finished[index]) if isinstance(index, slice) else self.finished[index]
 
+    def __repr__(self) -> str:
+        states = ("finished", "unfinished", "failed", "damaged")
+        counts = {state: len(getattr(self, state)) for state in states}
+        text = ", ".join(f"{count} {state}" for state, count in counts.items() if count or state == "finished")
+        return f"Runs({text})" if self.folder is None else f"Runs({str(self.folder)!r}: {text})"
+
+    def where(self, **settings: Any) -> "Runs":
+        """Return the runs whose complete settings, defaults included, have these values.
+
+        A list of values means any of them: `runs.where(method=["erm", "medic++"], lr=0.06)`. Runs whose settings
+        cannot be read are left out.
+        """
+        values = {known_setting(setting_name(name)): value for name, value in settings.items()}
+
+        def keep(runs: Iterable[Run]) -> tuple[Run, ...]:
+            readable = (run for run in runs if _has_settings(run))
+            return tuple(run for run in readable if all(has_value(run, *item) for item in values.items()))
+
+        return Runs(keep(self.finished), keep(self.unfinished), keep(self.failed), keep(self.damaged))
+
     def table(self, metrics: Sequence[str] | str = (), selection: str = "validation", columns: str = "auto") -> Table:
         """Return a table with one row per combination of method and user settings.
 
@@ -57,6 +81,30 @@ class Runs(Sequence[Run]):
         chosen = find_metrics(keys, DEFAULT, self.finished) if keys else DEFAULT
         return tabulate(self.finished, selection, chosen, columns, self.missing)
 
+    def compare(
+        self,
+        base: str,
+        row: str,
+        metrics: Sequence[str] | str = (),
+        selection: str = "validation",
+        columns: str = "auto",
+    ) -> "Comparison":
+        """Return the difference `row` minus `base` in each metric, with its 95% interval and p-value.
+
+        Runs are paired by column and seed. The p-value is from a paired t-test over columns or, if there is only one
+        column, over its seeds. The result prints as text, and has `differences`, `notes` and `to_frame()`.
+
+        Args:
+            base: Method or row label in `table()`.
+            row: Method or row label in `table()`.
+            metrics: As in `table()`.
+            selection: As in `table()`.
+            columns: As in `table()`.
+        """
+        from medic.results.comparison import compare  # deferred, because it imports scipy
+
+        return compare(self.table(metrics, selection, columns), base, row)
+
     def to_frame(self, every: bool = False) -> Any:
         """Return the finished runs as a pandas data frame.
 
@@ -65,7 +113,7 @@ class Runs(Sequence[Run]):
         Columns are named after settings (`lr`) and after the paths of measurements (`target/acc`). `lr/now` is the
         scheduled learning rate at the evaluation.
         """
-        return make_frame(self.finished, every)
+        return make_run_frame(self.finished, every)
 
     def _repr_html_(self) -> str:
         """Return the HTML shown in a notebook: a table, or the reason why none can be made."""
@@ -105,7 +153,10 @@ def _has_settings(run: Run) -> bool:
 
 
 def load_runs(*folders: Path | str) -> Runs:
-    """Return the runs in one or more folders. A folder can also be a run directory."""
+    """Return the runs in one or more folders. A folder can also be a run directory.
+
+    Use `where` to select runs by their settings: `load_runs("runs").where(lr=0.06)`.
+    """
     for folder in folders:
         if not isinstance(folder, Path | str):
             raise MedicError(f"each folder must be a path, as in load_runs('a', 'b'), got {type(folder).__name__}")

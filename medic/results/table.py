@@ -15,9 +15,10 @@ from itertools import product
 from shutil import get_terminal_size
 from typing import Any, NamedTuple
 
-from medic.errors import lacking, one_line
+from medic.errors import one_line
 from medic.metrics import Metric
 from medic.results.cells import Cell, Pick
+from medic.results.frames import make_frame
 from medic.runs.run import Run
 from medic.utils.files import csv_cell
 
@@ -101,6 +102,9 @@ class Table:
     """Rule that selects one evaluation per run."""
     title: str = ""
 
+    def __repr__(self) -> str:
+        return self.to_text().rstrip("\n")
+
     def entry(self, row: Row, column: str, metric: Metric, against: Against | None = None) -> Entry:
         """Return the content of a cell. `column` can also be the average."""
         read = row.reads(metric)
@@ -121,8 +125,7 @@ class Table:
         lines = [one_line(self.title)] if self.title else []
         for metric in self.metrics:
             rows = [[row.label, *(written(self.entry(row, c, metric, against)) for c in columns)] for row in self.rows]
-            formatted = [[one_line(cell) for cell in row] for row in (["", *columns], *rows)]
-            lines += [heading(metric), *_aligned(formatted, width)]
+            lines += [heading(metric), *aligned([["", *columns], *rows], width)]
         return "\n".join([*lines, *(f"note: {one_line(note)}" for note in self.notes)]) + "\n"
 
     def to_markdown(self, against: Against | None = None) -> str:
@@ -195,22 +198,15 @@ class Table:
 
     def to_frame(self) -> Any:
         """Return a pandas data frame with one row per cell and metric."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise lacking("a data frame requires pandas", "frames") from None
-        return pd.DataFrame(self.cells())
+        return make_frame(self.cells())
 
     def _repr_html_(self) -> str:
         """Return the HTML shown in a notebook."""
+        columns = self.columns_with_average
         blocks = []
         for metric in self.metrics:
-            head = [heading(metric), *self.columns_with_average]
-            lines = ["".join(f"<th>{html.escape(cell)}</th>" for cell in head)]
-            for row in self.rows:
-                values = [written(self.entry(row, column, metric)) for column in self.columns_with_average]
-                lines.append("".join(f"<td>{html.escape(cell)}</td>" for cell in (row.label, *values)))
-            blocks.append("<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>")
+            rows = [[row.label, *(written(self.entry(row, column, metric)) for column in columns)] for row in self.rows]
+            blocks.append(html_table([[heading(metric), *columns], *rows]))
         return "".join([*blocks, *(f"<p>{html.escape(note)}</p>" for note in self.notes)])
 
 
@@ -238,17 +234,29 @@ def written(entry: Entry, between: str = " ± ", escape: Callable[[str], str] = 
     return f"{text} ({beside})"
 
 
-def _aligned(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
-    """Yield rows as aligned lines: labels left, numbers right. This is much faster than rich."""
-    sizes = [max(map(len, column)) for column in list(zip(*rows, strict=True))[1:]]
-    label = max(len(row[0]) for row in rows)
+def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> Iterator[str]:
+    """Yield rows as aligned lines: labels left, numbers right. This is much faster than rich.
+
+    Labels are wrapped if the lines are longer than `width`.
+    """
+    cleaned = [[one_line(cell) for cell in row] for row in rows]
+    sizes = [max(map(len, column)) for column in list(zip(*cleaned, strict=True))[1:]]
+    label = max(len(row[0]) for row in cleaned)
     if width is not None:
         label = min(label, max(LEAST, width - sum(sizes) - 2 * len(sizes)))
-    for first, *others in rows:
+    for first, *others in cleaned:
         *before, last = textwrap.wrap(first, label, subsequent_indent="  ") or [""]
         yield from before
         cells = "".join(f"  {cell:>{size}}" for cell, size in zip(others, sizes, strict=True))
         yield f"{last:<{label}}{cells}".rstrip()
+
+
+def html_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as an HTML table. The first row has the titles."""
+    head, *body = ([html.escape(cell) for cell in row] for row in rows)
+    lines = ["".join(f"<th>{cell}</th>" for cell in head)]
+    lines += ["".join(f"<td>{cell}</td>" for cell in row) for row in body]
+    return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
 
 
 def _barred(cells: Sequence[str]) -> str:

@@ -166,15 +166,25 @@ def row_labels(groups: Sequence[Group]) -> list[str]:
         method: {name: _differing([row.get(name) for row in rows]) for name in _differing(rows)}
         for method, rows in methods.items()
     }
+    for method, rows in methods.items():
+        for name in ("unknown", "partial"):
+            if _follows_known(name, rows):
+                telling[method].pop(name, None)
     labels = []
     for group in groups:
         formatted = [
-            f"{name} {_label_value(group.settings[name], parts)}"
+            _label_part(name, group.settings[name], parts)
             for name, parts in telling[group.method].items()
             if name in group.settings
         ]
-        labels.append(f"{group.method}: {', '.join(formatted)}" if formatted else group.method)
+        labels.append(f"{group.method}: {', '.join(dict.fromkeys(formatted))}" if formatted else group.method)
     return labels
+
+
+def _follows_known(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the known classes, as shown in labels, determine another setting."""
+    pairs = {(value_text(row.get("known")), repr(row.get(name))) for row in rows}
+    return len(pairs) == len({known for known, _ in pairs})
 
 
 def _differing(values: Sequence[Any]) -> list[str]:
@@ -185,9 +195,11 @@ def _differing(values: Sequence[Any]) -> list[str]:
     return [name for name in names if any(value.get(name) != values[0].get(name) for value in values)]
 
 
-def _label_value(value: Any, parts: Sequence[str]) -> str:
+def _label_part(name: str, value: Any, parts: Sequence[str]) -> str:
     """Return a short text for a setting; for a mapping, only the `parts` that differ between rows."""
-    return value_text({name: value.get(name) for name in parts} if parts else value, "none")
+    if name in ("known", "unknown", "partial") and isinstance(value, str):  # the name of a drawn split
+        return f"split {value}"
+    return f"{name} {value_text({part: value.get(part) for part in parts} if parts else value, 'none')}"
 
 
 def value_text(value: Any, missing: str = "–") -> str:
@@ -195,7 +207,7 @@ def value_text(value: Any, missing: str = "–") -> str:
     if isinstance(value, Mapping):
         return ",".join(f"{name}={value_text(part)}" for name, part in value.items())
     if isinstance(value, list | tuple):
-        return ",".join(map(str, value)) if len(value) <= 10 else f"{len(value)} values"
+        return ",".join(map(str, value)) or missing if len(value) <= 10 else f"{len(value)} values"
     return f"{value:.3g}" if isinstance(value, float) else missing if value is None else str(value)
 
 

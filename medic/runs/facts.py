@@ -68,7 +68,8 @@ def notes(plan: Plan) -> Iterator[str]:
         way = f"use a GPU, or a smaller network with {smaller}"
         yield f"backbone {plan.config.model.backbone} at {size} px may take hours on a CPU: {way}"
     if not plan.config.data.unknown:
-        yield "every class is known, so only accuracy is measured: use --known or --split to make some classes unknown"
+        how = "use --known or --split leave-one-class-out in a separate run"
+        yield f"every class is known: the model still rejects images; to measure how well, {how}"
     end = plan.config.optim.iterations
     for start in build_objective(plan).restart_iterations(len(plan.grid.sizes)):
         if start >= end:

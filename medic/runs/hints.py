@@ -1,6 +1,10 @@
 """Hints for runs that diverged or learned nothing."""
 
 from medic.config.resolve import Plan
+from medic.config.starts import STARTS
+
+SHORT = 0.1
+"""A run with a smaller fraction of the default iterations is probably just too short."""
 
 
 def lower_rates(plan: Plan) -> str:
@@ -12,8 +16,12 @@ def lower_rates(plan: Plan) -> str:
 
 
 def learning_hint(plan: Plan) -> str:
-    """Return the hint for a run that does not learn."""
+    """Return the hint for a run that does not learn. For a very short run, iterations come first."""
     optim = plan.config.optim
     warmup = f"raise --warmup above {optim.warmup}" if optim.warmup else "add --warmup N"
     clip = f"lower --clip-norm below {optim.clip_norm:g}" if optim.clip_norm else "add --clip-norm 1"
+    default = STARTS[plan.start].iterations
+    if optim.iterations < SHORT * default:
+        more = f"raise --iterations above {optim.iterations} (default: {default})"
+        return f"{more}, {lower_rates(plan)}, {clip}, or {warmup}"
     return f"{lower_rates(plan)}, {clip}, {warmup}, or raise --iterations"

@@ -12,7 +12,7 @@ from medic.config.config import Config
 from medic.config.data import NONE
 from medic.config.files import parse_settings
 from medic.deploy.layout import DESCRIPTION, WEIGHTS
-from medic.errors import MedicError, first_line, unread
+from medic.errors import MedicError, first_line, one_line, unread
 from medic.evaluation.learning import learning_failure
 from medic.evaluation.selection import by_evaluation, select, without_target
 from medic.metrics import DEFAULT
@@ -74,17 +74,25 @@ class Run:
             check_run(self.path)
 
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r})"
+        """Return the path and, if the configuration can be read, the method, targets and seed."""
+        try:
+            facts = one_line(f", {self.method} → {', '.join(self.targets)}, seed {self.config.run.seed}")
+        except Exception:
+            facts = ""
+        return f"Run({str(self.path)!r}{facts})"
 
     def _repr_html_(self) -> str:
-        """Return the HTML shown in a notebook: the state and, for a finished run, metrics in percent."""
+        """Return the HTML shown in a notebook: the state and, for a finished run, what it is and metrics in percent."""
         text = html.escape(f"{self.path}: {self.state}")
         if not self.done or self.damage:
             return f"<p>{text}</p>"
         numbers = {name: value for name, value in self.metrics.items() if type(value) in (int, float)}
-        measured = [(metric, numbers[metric.key]) for metric in DEFAULT if metric.key in numbers]
-        head = "".join(f"<th>{html.escape(metric.title)}</th>" for metric, _ in measured)
-        cells = "".join(f"<td>{metric.scale * value:.1f}</td>" for metric, value in measured)
+        row = {"method": self.method, "target": ", ".join(self.targets), "seed": str(self.config.run.seed)}
+        row |= {
+            metric.title: f"{metric.scale * numbers[metric.key]:.1f}" for metric in DEFAULT if metric.key in numbers
+        }
+        head = "".join(f"<th>{html.escape(title)}</th>" for title in row)
+        cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row.values())
         return f"<p>{text}</p><table><tr>{head}</tr><tr>{cells}</tr></table>"
 
     @cached_property

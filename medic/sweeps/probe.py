@@ -10,6 +10,8 @@ from medic.results.runs import Runs
 from medic.runs.run import Run
 from medic.sweeps.sweep import Job, Planner, Sweep
 
+OUTPUT = "probe"
+"""Default output folder. A probe trains many runs, which would crowd the tables of `runs`."""
 OSCR = "oscr/"
 """Prefix of the metric keys used to compare scores."""
 
@@ -29,7 +31,7 @@ def plan_probe(
     for name in ("method", "seed"):
         if name in settings:
             raise MedicError(f"a probe trains several {name}s: use --{name}s")
-    shared = {"target": EACH, **settings, "tune": "head", "all_scores": True}
+    shared = {"target": EACH, "output": OUTPUT, **settings, "tune": "head", "all_scores": True}
     target = shared.pop("target")
     planner, jobs, left_out = Planner(), list[Job](), dict[str, str]()
     for method in methods or METHODS:

@@ -33,6 +33,10 @@ def installed(group: str) -> "list[EntryPoint]":
     return list(entry_points(group=group))
 
 
+loaded_packages: set[str] = set()
+"""Packages whose entry points have been loaded. Importing them may also register parts, such as penalties."""
+
+
 class Group(Generic[T]):
     """A group of entry points, with the registry to which they add entries."""
 
@@ -79,6 +83,7 @@ class Group(Generic[T]):
         where = f"entry point {point.name!r} of {_owner(point)}"
         try:
             loaded = point.load()
+            loaded_packages.add(point.module.partition(".")[0])
             objects = [loaded] if isinstance(loaded, self.kind) or not isinstance(loaded, Iterable) else list(loaded)
             source = Plugin(_owner(point), module_hash(point.module))
         except (Exception, SystemExit) as error:  # external code may raise anything

@@ -337,4 +337,4 @@ def test_bad_images_on_the_command_line(medic, tmp_path, monkeypatch):
     assert code == 0
     assert re.search(rf"report with: medic report \S+ --root {re.escape(str(tmp_path))}/images$", out, re.MULTILINE)
     assert re.search(naming(f"1 image {bad}"), err)
-    assert re.search(naming("class known accuracy"), err)
+    assert re.search(naming("class known rejects leave-one-class-out"), err)

@@ -78,6 +78,19 @@ def test_labels_choose_the_best_hscore(trained, labels, tmp_path):
     assert hscore(model.threshold.value) >= max(map(hscore, tried))
 
 
+def test_without_unknown_images_a_note_says_how_to_add_some(trained, labels, images, tmp_path, capsys):
+    known = tmp_path / "known.csv"
+    known.write_text("\n".join(line for line in labels.read_text().splitlines() if "owl" not in line) + "\n")
+    assert calibrate(trained.path, "--labels", known, "--accept", 0.5) == 0
+    out = capsys.readouterr().out
+    assert "and 0 unknown images: labelled images" in out
+    assert "without unknown images, every threshold looks like a loss" in out
+    assert "from the domains of these images" in out
+    for arguments in (["--labels", labels], ["--labels", known, "--accept", 0.5, "--images", images]):
+        assert calibrate(trained.path, *arguments) == 0
+        assert "looks like a loss" not in capsys.readouterr().out
+
+
 def test_predictions_are_no_labels(trained, images, tmp_path, capsys):
     rows = tmp_path / "rows.csv"
     assert main(["predict", str(trained.path), str(images / "z"), "-o", str(rows)]) == 0
@@ -200,7 +213,10 @@ def own_run(settings, tmp_path):
 
 def test_a_threshold_that_holds_in_left_out_domains(own_run, tmp_path, capsys):
     assert calibrate(own_run.path, "--left-out", "--accept", 0.5, "--output", tmp_path / "model", "--force") == 0
-    assert "accept 50% of left-out domains" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "accept 50% of left-out domains" in out
+    assert "the percentages refer to held-out images from domains that the model was trained on" in out
+    assert "accepts more images than `--accept`, including unknown images" in out
     others = [medic.Run(done.parent) for done in (own_run.path.parent / "left-out").glob("*/done")]
     assert {run.targets for run in others} == {("x",), ("y",)}
     assert all(run.config.data.known == own_run.config.data.known and run.config.data.unknown == [] for run in others)

@@ -50,6 +50,23 @@ def test_the_decisions_are_those_of_the_evaluation(trained, target):
         assert [value for _, value in one.top] == pytest.approx(row.sort(descending=True).values.tolist(), rel=1e-4)
 
 
+def test_a_folder_stands_for_its_images(trained, images, tmp_path):
+    model = trained.predictor
+    paths = sorted(images.glob("z/*/*.png"))
+    for folder in (images / "z", str(images / "z")):
+        assert model.predict(folder) == model.predict(paths)
+    with pytest.raises(MedicError, match=naming("no images")):
+        model.predict(tmp_path)
+    with pytest.raises(BadImage, match=naming(f"{tmp_path} folder")):
+        model.predict([tmp_path])
+
+
+def test_a_model_is_printed_in_one_line(trained):
+    model = trained.predictor.at(0.75)
+    assert repr(model) == "Predictor(2 classes, convnet at 32 px, score bcls, threshold 0.75)"
+    assert repr(dataclasses.replace(model, description={})).startswith("Predictor(2 classes, 32 px, ")
+
+
 def test_any_kind_of_image_gives_the_same_prediction(trained, target):
     path = target[0][1]
     opened = Image.open(path)

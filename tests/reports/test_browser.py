@@ -156,8 +156,15 @@ def test_a_phone_shows_numbers_of_long_names(browser, runs, tmp_path):
     assert "target domains only" in browser.find_element("id", "no-images").text
 
 
+LOWEST = """
+const slider = document.getElementById("slider");
+slider.value = slider.min;
+slider.dispatchEvent(new Event("input"));
+"""
+
+
 def test_a_closed_set_and_many_classes(browser, runs, tmp_path):
-    """Without unknown images nothing is rejected; of many classes the most confused ones are shown."""
+    """Without unknown images only known ones are rejected; of many classes the most confused ones are shown."""
     run = runs[-1]
     known = [f"class {number}" for number in range(60)]
     kept = run.predictions["label"] >= 0
@@ -169,10 +176,23 @@ def test_a_closed_set_and_many_classes(browser, runs, tmp_path):
     open_address(browser, write_report(run, tmp_path / "page.html"))
     assert "30 of 60 classes with the most errors" in browser.find_element("id", "matrix-note").text
     assert len(browser.find_elements("css selector", "#matrix tbody tr")) == 30
-    assert "unknown" not in browser.find_element("id", "matrix").text
+    assert browser.find_element("css selector", "#matrix thead th:last-child").text == "unknown"
     assert len(browser.find_elements("css selector", "#classes tbody tr")) == 61
+    assert [browser.find_element("id", name).text for name in ("at-acc-u", "at-h")] == ["–", "–"]
     target = arrays["split"] == "target"
-    mistakes = int((target & (arrays["label"] != arrays["logits"].argmax(1))).sum())
+    right = arrays["label"] == arrays["logits"].argmax(1)
+    accepted = arrays["confidence"] >= run.record["target"]["threshold"]
+    share = 100 * (right & accepted)[target].mean()
+    assert browser.find_element("id", "at-acc-k").text == f"{share:.1f}"
+    assert {rect.get_attribute("fill") for rect in browser.find_elements("css selector", "#histogram rect")} == {
+        "var(--known)",
+        "var(--wrong)",
+        "var(--unknown)",
+    }
+    browser.execute_script(LOWEST)
+    accepted = arrays["confidence"] >= float(browser.find_element("id", "threshold").get_attribute("data-threshold"))
+    browser.find_element("xpath", "//button[text()='misclassified']").click()
+    mistakes = int((target & accepted & ~right).sum())
     assert browser.find_element("id", "shown").text == f"Showing {min(mistakes, 24)} of {mistakes}."
     browser.find_element("css selector", "#label option:nth-child(2)").click()
     assert {card.text.splitlines()[0] for card in browser.find_elements("css selector", "#gallery li")} == {

@@ -165,9 +165,27 @@ class TestRun:
         page = write_report(closed, tmp_path / "page.html").read_text()
         data = page_data(page)
         assert "All of them belong to known classes." in page
-        assert 'id="slider"' not in page
-        assert (data["threshold"], len(data["curves"])) == (None, 6)
+        assert "does not measure how well the model rejects unknown images" in page
+        assert "The last column counts known images that the model rejects." in page
+        assert 'id="slider"' in page
+        assert unpacked(data["threshold"]).tolist() == [closed.predictor.threshold.value]
+        assert len(data["curves"]) == 6
         assert len(data["gallery"]) > 10
+        assert '<i class="swatch"></i>unknown' not in page
+
+    def test_without_a_threshold(self, run, tmp_path):
+        """A model file without one: counts are those before rejection."""
+        kept = run.predictions["label"] >= 0
+        run = changed(
+            run,
+            lambda record: (record.update(target={"acc": 0.5}), record.pop("source", None)),
+            **{name: values[kept] for name, values in run.predictions.items()},
+        )
+        run.__dict__["description"] = {**run.description, "threshold": None}
+        page = write_report(run, tmp_path / "page.html").read_text()
+        assert "Number of images, before rejection." in page
+        assert 'id="slider"' not in page
+        assert page_data(page)["threshold"] is None
 
     def test_several_targets_and_another_score(self, mini, tmp_path):
         settings = {**SHORT, "target": ["street", "printed"]}

@@ -17,8 +17,8 @@ from medic import results
 from medic.cli import main
 from medic.errors import MedicError
 from medic.metrics import METRICS, find_metric
-from medic.results.comparison import compare
-from medic.results.runs import find_runs
+from medic.results.comparison import compare_metric
+from medic.results.runs import Runs, find_runs
 from medic.results.tabulate import find_row, tabulate
 from tests.results.written import DOMAINS, seal, write_run
 
@@ -151,6 +151,33 @@ class TestRows:
             write_run(tmp_path, domain, "erm", domain, 0, (0.5,), user_settings={}, partial=None)
         assert labels(tmp_path) == ["erm: partial False", "erm: partial True"]
 
+    def test_a_drawn_split_is_named_once(self, tmp_path):
+        """Beside classes that were listed, of which the known ones determine the unknown ones."""
+        for seed in range(2):
+            drawn = {"known": ["x", "y"][seed:][:1], "unknown": ["y", "x"][seed:][:1]}
+            user_settings = {"split": "leave-one-class-out"}
+            write_run(tmp_path, f"drawn-{seed}", "erm", "a", seed, (0.5,), user_settings=user_settings, **drawn)
+        for known, unknown in (("x", ["y"]), ("y", [])):
+            listed = {"known": [known], "unknown": unknown}
+            write_run(tmp_path, known, "erm", "a", 0, (0.5,), user_settings={"known": [known]}, **listed)
+        write_run(tmp_path, "none", "coral", "a", 0, (0.5,), known=["x"], unknown=[])
+        write_run(tmp_path, "some", "coral", "a", 0, (0.5,), known=["x"], unknown=["y"])
+        assert labels(tmp_path) == [
+            "coral: unknown none", "coral: unknown y", "erm: known x", "erm: known y", "erm: split leave-one-class-out",
+        ]  # fmt: skip
+
+    def test_settings_that_only_add_metrics_share_a_row(self, tmp_path):
+        """Of two runs with the same seed, the one with more scores counts."""
+        write_run(tmp_path, "0", "erm", "a", 0, (0.5,), user_settings={})
+        path = write_run(tmp_path, "1", "erm", "a", 0, (0.5,), all_scores=True) / "results.jsonl"
+        record = json.loads(path.read_text())
+        record["target"]["oscr/knn"] = 0.3
+        path.write_text(json.dumps(record) + "\n")
+        seal(path.parent)
+        write_run(tmp_path, "2", "erm", "a", 1, (0.7,), save_features=True)
+        (row,) = tabulate(find_runs([tmp_path]).finished).rows
+        assert (row.label, [run.path.name for run in row.runs]) == ("erm", ["1", "2"])
+
     def test_a_setting_that_is_none(self, tmp_path):
         for averaging in ("swad", "none"):
             user_settings = {"averaging": averaging}
@@ -205,6 +232,13 @@ class TestScores:
     def test_different_scores_are_noted_by_row(self, scored):
         (note,) = tabulate(scored(erm="cls", vrex="cls", medic="bcls")).notes
         assert note == "H-score and OSCR computed with each row's own score: cls (erm; vrex), bcls (medic)"
+
+    def test_a_comparison_notes_the_scores_of_its_rows(self, scored, tmp_path, capsys):
+        results = scored(erm="cls", vrex="energy", medic="bcls")
+        assert main(["table", str(tmp_path), "--compare", "erm", "medic"]) == 0
+        said = "note: H-score and OSCR computed with each row's own score: cls (erm), bcls (medic)\n"
+        assert said in capsys.readouterr().out
+        assert Runs(tuple(results)).compare("erm", "medic", metrics="acc").notes == ()
 
     def test_a_metric_that_names_its_score_or_needs_none_has_no_note(self, scored):
         results = scored(erm="cls", medic="bcls")
@@ -370,6 +404,8 @@ def test_what_is_missing_is_shown(folder, capsys):
 def test_a_comparison_says_what_a_table_does(folder, capsys):
     write_run(folder, "other", "erm", "b", 3, (0.5, 0.5), commit="c1")
     assert main(["table", str(folder), "--compare", "erm", "medic++"]) == 0
+    assert "note: these runs have 2 different commits" in capsys.readouterr().out
+    assert main(["table", str(folder), "--compare", "erm", "medic++", "--format", "json"]) == 0
     assert "2 different commits" in capsys.readouterr().err
 
 
@@ -426,7 +462,7 @@ def test_mistakes_are_named(folder, tmp_path_factory, capsys, arguments, message
 def test_a_paired_comparison_of_one_target_is_over_its_seeds(folder, capsys):
     """Differences 2, 3 and 4 points: mean 3, deviation 1, error 1/√3, t = 3√3 with 2 degrees of freedom."""
     table = tabulate(find_runs([folder]).finished)
-    comparison = compare(find_row(table, "erm"), find_row(table, "medic++"), METRICS["acc"], ["a", "b"])
+    comparison = compare_metric(find_row(table, "erm"), find_row(table, "medic++"), METRICS["acc"], ["a", "b"])
     assert (comparison.pairs, comparison.columns) == (3, 1)
     assert comparison.difference == pytest.approx(3)
     assert (comparison.low, comparison.high) == (
@@ -446,7 +482,7 @@ def test_a_paired_comparison_is_over_targets(folder, capsys):
     for method, acc in (("erm", 0.5), ("medic++", 0.52)):
         write_run(folder, f"{method}-c", method, "c", 0, (acc, 0.1), user_settings={})
     table = tabulate(find_runs([folder]).finished)
-    comparison = compare(find_row(table, "erm"), find_row(table, "medic++"), METRICS["acc"], ["a", "b", "c"])
+    comparison = compare_metric(find_row(table, "erm"), find_row(table, "medic++"), METRICS["acc"], ["a", "b", "c"])
     assert (comparison.pairs, comparison.columns, comparison.difference) == (7, 3, pytest.approx(2))
     assert (comparison.low, comparison.high) == (
         pytest.approx(2 - 2.4841, abs=1e-3),
@@ -484,6 +520,46 @@ def test_from_a_cell_to_its_runs(folder, capsys):
     seal(folder / "old")
     assert main(["table", str(folder), "--explain", "fish", "a"]) == 0
     assert "–" in capsys.readouterr().out
+
+
+def test_from_a_run_to_its_unknown_class(tmp_path, capsys):
+    """A drawn split depends on the seed, so both lists of runs name the unknown class."""
+    for seed, unknown in enumerate(("dog", "horse")):
+        drawn = {"unknown": [unknown], "user_settings": {"split": "leave-one-class-out"}}
+        write_run(tmp_path / "drawn", str(seed), "erm", "a", seed, (0.5,), **drawn)
+    write_run(tmp_path / "listed", "0", "erm", "a", 0, (0.5,), unknown=["cat"])
+    for command in (["table", "{}", "--explain", "erm", "a"], ["runs", "{}"]):
+        drawn, listed = ([part.format(tmp_path / name) for part in command] for name in ("drawn", "listed"))
+        assert main(drawn) == 0
+        said = capsys.readouterr().out
+        assert re.search(r"^\S*0 .* dog .*\n\S*1 .* horse ", said, re.MULTILINE)
+        assert main([*drawn, "--format", "json"]) == 0
+        assert [one["unknown"] for one in json.loads(capsys.readouterr().out)] == [["dog"], ["horse"]]
+        assert main(listed) == 0
+        assert "cat" not in capsys.readouterr().out
+
+
+def test_a_comparison_in_python(folder, capsys):
+    """It is what the command prints; the numbers are those of a paired comparison of one target."""
+    comparison = medic.load_runs(folder).compare("erm", "medic++", metrics=["acc", "oscr"])
+    assert main(["table", str(folder), "--compare", "erm", "medic++", "--metrics", "acc", "oscr"]) == 0
+    assert repr(comparison) == str(comparison) == capsys.readouterr().out.rstrip("\n")
+    assert str(comparison).splitlines()[:3] == [
+        "medic++ minus erm, in percentage points, paired by target and seed:",
+        "metric  difference   95% interval      p  pairs",
+        "Acc          +3.00  +0.52 … +5.48  0.035      3",
+    ]
+    page = comparison._repr_html_()
+    assert "<td>Acc</td><td>+3.00</td><td>+0.52 … +5.48</td><td>0.035</td><td>3</td>" in page
+    assert "paired t-test over 3 seeds of one target" in page
+    pytest.importorskip("pandas")
+    acc = comparison.to_frame().set_index("metric").loc["Acc"]
+    assert (acc["of"], acc["over"], acc["p"]) == ("medic++", "erm", pytest.approx(0.0351, abs=1e-4))
+    with pytest.raises(MedicError, match="the same row"):
+        medic.load_runs(folder).compare("erm", "erm")
+    last = medic.load_runs(folder).compare("erm", "medic++", "acc", selection="last")
+    assert last.differences[0].difference == 0
+    assert last.notes == ("model selection: last",)
 
 
 def test_a_comparison_as_json(folder, capsys):

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 import medic
 from medic.models import create_backbone
 from medic.runs import facts
-from medic.runs.facts import describe
+from medic.runs.facts import describe, notes
 from tests.built import loaded
 from tests.runs.short import SHORT
 
@@ -59,6 +59,16 @@ def test_several_targets_and_no_unknown_class(mini):
     )
     assert said["unknown"] == "none"
     assert said["target"] == "printed 100 known + 0 unknown images, street 100 known + 0 unknown images"
+
+
+def test_without_unknown_classes_a_note_says_how_to_measure_rejection(mini):
+    known = [str(i) for i in range(10)]
+    (said,) = notes(loaded(dataset=mini, method="erm", known=known)[0])
+    assert said == (
+        "every class is known: the model still rejects images; to measure how well, use --known or "
+        "--split leave-one-class-out in a separate run"
+    )
+    assert list(notes(loaded(dataset=mini, method="erm")[0])) == []
 
 
 def test_long_lists_are_cut(mini, monkeypatch):

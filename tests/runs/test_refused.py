@@ -6,7 +6,7 @@ import torch
 import medic
 from medic.config.resolve import resolve
 from medic.errors import MedicError, TrainingError
-from medic.runs.hints import lower_rates
+from medic.runs.hints import learning_hint, lower_rates
 from medic.training import Trainer
 from tests.messages import naming
 from tests.runs.short import SHORT
@@ -38,6 +38,16 @@ def test_the_rate_of_the_inner_steps_is_blamed_if_it_was_given(mini, tmp_path):
 ])  # fmt: skip
 def test_the_rates_to_lower(settings, hint):
     assert lower_rates(resolve({"target": "street", **settings})) == hint
+
+
+@pytest.mark.parametrize(("settings", "hint"), [
+    ({}, "lower --lr below 0.06, add --clip-norm 1, add --warmup N, or raise --iterations"),
+    ({"iterations": 100}, "lower --lr below 0.06, add --clip-norm 1, add --warmup N, or raise --iterations"),
+    ({"iterations": 99}, "raise --iterations above 99 (default: 1000), lower --lr below 0.06, add --clip-norm 1, "
+                          "or add --warmup N"),
+])  # fmt: skip
+def test_a_short_run_needs_iterations_first(settings, hint):
+    assert learning_hint(resolve({"target": "street", "method": "erm", **settings})) == hint
 
 
 def test_outputs_that_are_not_numbers_stop_the_run(mini, tmp_path):

@@ -1,6 +1,7 @@
 """A probe: heads of several methods on frozen features."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,12 @@ def test_every_method_that_can_train_a_head(mini):
     assert not methods & left_out.keys()
     assert len(jobs) == 2 * len(methods)
     assert all(job.config.model.tune == "head" and job.config.evaluation.all_scores for job in jobs)
+    assert {job.directory.path.parent for job in jobs} == {Path("probe")}  # `runs` stays readable
+
+
+def test_another_folder(mini, tmp_path):
+    jobs, _ = plan_probe({"dataset": mini, "target": "street", "output": tmp_path}, ["erm"], [0])
+    assert [job.directory.path.parent for job in jobs] == [tmp_path]
 
 
 def test_it_prints_methods_and_scores(mini, tmp_path, capsys):

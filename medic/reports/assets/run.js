@@ -12,6 +12,7 @@ floats(run.confidence).forEach((value, i) => { run.gallery[i].confidence = value
 
 const sum = (values) => values.reduce((a, b) => a + b, 0);
 const isKnown = (label) => label < run.known;
+const someUnknown = run.classes.length > run.known;
 // The colour of correct decisions for a class.
 const kindOf = (label) => (isKnown(label) ? "known" : "unknown");
 // The column of the correct decision for a class.
@@ -112,12 +113,12 @@ function thresholdChart() {
     const { low, high, bins } = histogram(parts[state.part]);
     const box = { left: 40, right: width - 8, top: 40, bottom: 216 };
     const svg = make("svg", { height: 258, viewBox: `0 0 ${width} 258`, role: "img",
-      "aria-label": "histogram of the score: known images above the line, unknown images below" });
+      "aria-label": `histogram of the score${someUnknown ? ": known images above the line, unknown images below" : " of known images"}` });
     const x = scale(low, high, box.left, box.right, shown, Math.max(3, Math.floor(width / 110)), run.probability ? probabilityTicks : ticks);
     // Both share one axis: known images go up, unknown images go down.
     const [most, least] = [Math.max(...bins.right.map((share, i) => share + bins.wrong[i])), -Math.max(...bins.unknown)];
     const y = scale(100 * least, 100 * most || 1, box.bottom, box.top, (value) => short(Math.abs(value)), 6);
-    axes(svg, box, x, y, [`score ${run.score}${run.probability ? ", as a probability" : ""}`, "% of known images ↑, of unknown images ↓"]);
+    axes(svg, box, x, y, [`score ${run.score}${run.probability ? ", as a probability" : ""}`, someUnknown ? "% of known images ↑, of unknown images ↓" : "% of known images"]);
     const each = (box.right - box.left) / BINS;
     const bar = (i, from, to, colour) => svg.append(make("rect", { x: box.left + i * each, width: Math.max(each - 1, 0.5), y: y(100 * Math.max(from, to)), height: Math.abs(y(100 * to) - y(100 * from)), fill: `var(--${colour})` }));
     for (let i = 0; i < BINS; i += 1) {
@@ -235,7 +236,7 @@ const KINDS = [
   { title: "misclassified", colour: "wrong", about: "Known images assigned to a wrong class, most confident first.", known: true, right: false, kept: true },
   { title: "known, rejected", colour: "known", about: "Known images that the model would classify correctly but rejects at this threshold.", known: true, right: true, kept: false },
   { title: "unknown, accepted", colour: "unknown", about: "Images of unknown classes accepted as a known class, most confident first.", known: false, right: false, kept: true },
-].filter((kind) => rejects || kind.right === false).filter((kind) => kind.known || run.classes.length > run.known);
+].filter((kind) => rejects || kind.right === false).filter((kind) => kind.known || someUnknown);
 
 const ofKind = (kind, label, prediction) => isKnown(label) === kind.known && (label === prediction) === kind.right;
 

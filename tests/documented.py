@@ -43,7 +43,7 @@ PLACEHOLDERS: dict[str, dict[str, str]] = {
     "OWNER/NAME": {"": NAME},
     "{}": {"": "run.yaml"},
     "cat": {"folder": "cat", "table": "cat", "": "1"},
-    "dog": {"folder": "dog", "table": "dog", "": "2"},
+    "bird": {"": "2"},
     "runs/ONE": {"": "nine-runs/NINE"},
     "runs/NINE": {"": "nine-runs/NINE"},
     "runs/a": {"": "own-runs/a"},

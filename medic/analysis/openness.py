@@ -24,7 +24,7 @@ _SPLIT = frozenset({"known", "unknown", "split", "partial"})
 _TABLE = "officehome-openness"
 _ELSEWHERE = "from another dataset"
 _ALONE = "settings trained with only one number of known classes"
-_UNSHARED = "targets not trained with every number of known classes"
+_UNSHARED = "targets without a run for every number of known classes"
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,9 @@ def takes_logits(loss: Callable[..., Any]) -> bool | None:
 class OwnLoss(nn.Module):
     """A wrapper that lets a custom loss be called with an `Output` and labels.
 
-    The first parameter of the wrapped function determines whether it receives logits or the whole output: its type is
-    `Tensor` or `Output`, or its name is `logits`. If neither applies, the first call tries both. The function may
-    return one loss per sample, of shape (N,), or their mean.
+    The wrapped function receives the whole output if its first parameter is annotated as `Output`, and logits if the
+    parameter is annotated as `Tensor` or named `logits`. Otherwise, the first call tries both. The function may return
+    one loss per sample, of shape (N,), or their mean.
     """
 
     def __init__(self, loss: Callable[..., Any]) -> None:

@@ -196,14 +196,14 @@ def _differing(values: Sequence[Any]) -> list[str]:
 
 
 def _label_part(name: str, value: Any, parts: Sequence[str]) -> str:
-    """Return a short text for a setting; for a mapping, only the `parts` that differ between rows."""
+    """Return a short string for a setting; for a mapping, only the `parts` that differ between rows."""
     if name in ("known", "unknown", "partial") and isinstance(value, str):  # the name of a drawn split
         return f"split {value}"
     return f"{name} {value_text({part: value.get(part) for part in parts} if parts else value, 'none')}"
 
 
 def value_text(value: Any, missing: str = "–") -> str:
-    """Return a short text for the value of a setting."""
+    """Return a short string for a setting's value."""
     if isinstance(value, Mapping):
         return ",".join(f"{name}={value_text(part)}" for name, part in value.items())
     if isinstance(value, list | tuple):

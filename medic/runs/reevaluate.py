@@ -102,7 +102,7 @@ def _head(run: Run, score: Score) -> LinearHead | None:
 def ready_score(run: Run, name: str, outputs: Outputs) -> Score:
     """Return a score by name, fitted to the run if necessary."""
     score = get_score(name)
-    parts = {"ova": "a one-vs-all head", "unknown": "an output for unknown", "head": "a linear head"}
+    parts = {"ova": "a one-vs-all head", "unknown": "an output for the unknown class", "head": "a linear head"}
     has = outputs["target"].output._asdict() | {"head": _head(run, score)}
     if lacking := [parts[part] for part in score.needs if part in parts and has[part] is None]:
         raise MedicError(f"score {score.name!r} requires {lacking[0]}, but run {run.path} has none: use another score")

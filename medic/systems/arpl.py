@@ -169,7 +169,7 @@ def batch_norms(model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
 
 
 def with_norms(model: nn.Module, norms: nn.ModuleList, x: Tensor) -> Output:
-    """Forward inputs through different batch-norm layers, and update their statistics instead of the model's."""
+    """Run the model with `norms` in place of its own batch-norm layers, and update the statistics of `norms`."""
     tensors = {
         f"{name}.{key}": tensor
         for (name, _), norm in zip(batch_norms(model), norms, strict=True)

@@ -209,7 +209,7 @@ class HardDomain(Callback):
     """A callback that holds out the domain that the follower trusts least, as determined by `hardest`.
 
     Trust is measured on `batches` batches per domain. Each batch is as large as a task and contains the same number of
-    images per class. Images are not augmented and count towards the training epochs.
+    images per class. These images are not augmented, but they count towards the training epochs.
     """
 
     every: int = hyperparameter(10, least=1)

@@ -115,8 +115,8 @@ class Probe(Adaptive):
 def group_confusion(confusion: Tensor | None, groups: Sequence[tuple[int, ...]]) -> Tensor:
     """Return the confusion between class groups, of shape (G, G), from a confusion of shape (C, C).
 
-    Sums over blocks and normalises the rows. If there is no confusion matrix, or if it has too few classes, the result
-    is uniform.
+    Sum the confusion over each block, then normalise the rows. If there is no confusion matrix, or if it has too few
+    classes, the result is uniform.
     """
     blocks = block_sums(confusion, groups, unknown=1.0)
     return blocks / blocks.sum(1, keepdim=True)

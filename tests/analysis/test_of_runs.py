@@ -290,7 +290,7 @@ def test_openness_compares_the_same_targets(tmp_path):
     assert [(row.targets, row.oscr.tolist()) for row in result.table] == [(("a",), pytest.approx([40, 40]))]
     assert result.notes()[1:] == [
         "1 run is left out: from another dataset",
-        "2 runs are left out: targets not trained with every number of known classes",
+        "2 runs are left out: targets without a run for every number of known classes",
     ]
     for target in ("b", "c"):  # a target of its own for every number
         written(

@@ -125,8 +125,8 @@ class TestReadFile:
         os.mkfifo(tmp_path / "pipe.png")
         (tmp_path / "zero.png").symlink_to("/dev/zero")
         (tmp_path / "folder.png").mkdir()
-        for name in ("pipe.png", "zero.png", "folder.png"):
-            with pytest.raises(BadImage, match=naming(f"{tmp_path}/{name} regular")):
+        for name, what in (("pipe.png", "regular"), ("zero.png", "regular"), ("folder.png", "folder")):
+            with pytest.raises(BadImage, match=naming(f"{tmp_path}/{name} {what}")):
                 read_file(str(tmp_path / name))
 
     def test_a_file_beyond_the_limit(self, tmp_path):

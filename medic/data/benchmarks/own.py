@@ -35,7 +35,8 @@ def read_lists(root: Path) -> ImageList:
     files = sorted(root.glob("*.txt"))
     if not files:
         raise MedicError(
-            f"root {root} contains no lists: expected one <domain>.txt per domain, with a line `path label` per image"
+            f"root {root} contains no lists: expected one <domain>.txt per domain, with one line per image in the form "
+            "`path label`"
         )
     entries = [
         ImageFile(str(root / path), path, file.stem, str(label)) for file in files for path, label in list_lines(file)

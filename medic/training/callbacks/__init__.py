@@ -1,4 +1,4 @@
-"""Callbacks, and the callbacks that samplers require."""
+"""Training callbacks, including those that samplers require."""
 
 from collections.abc import Mapping
 

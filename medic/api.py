@@ -122,16 +122,19 @@ def sweep(
     from medic.sweeps.executors import make_executor
     from medic.sweeps.files import check_shareable, make_sweep
     from medic.sweeps.launch import describe_failures, launch
-    from medic.sweeps.sweep import Planner
+    from medic.sweeps.sweep import Planner, check_local
     from medic.utils.logs import log_output
 
     planned = make_sweep(
         _name_sources(settings, model), {name: _values(value) for name, value in span.items()}, variants
     )
-    check_shareable(planned, same_process=executor == "here")
+    check_shareable(planned)
     with log_output(quiet):
         place = make_executor(executor, jobs, **(executor_options or {}))
-        schedule = launch(planned.jobs(Planner()), place, retries, quiet=quiet)
+        runs = planned.jobs(Planner())
+        if executor != "here":
+            check_local(runs)
+        schedule = launch(runs, place, retries, quiet=quiet)
         for line in describe_failures(schedule):
             logger.warning(line)
     return sort_runs((job.directory.path for job in schedule.jobs), planned.output)

@@ -245,3 +245,9 @@ def test_the_systems_that_the_page_compares():
     table = section[section.index("    method  ") : section.index("**Takeaways**")]
     assert [" ".join(line.split()) for line in table.strip().splitlines()[1:]] == printed
     assert len(printed) > 25
+    digits = page[page.index("## The built-in digits") : page.index("### ConvNet, SGD")]
+    for network, title in (("convnet", "ConvNet"), ("gfnet_h_ti", "GFNet-H-Ti")):
+        own = [record for record in packed.read_records(Path(path)) if record["backbone"] == network]
+        for row in systems.system_rows(own):
+            cells = f"{row['method']}, {title} {row['Acc']} {row['H-score']} {row['OSCR']}"
+            assert (cells in " ".join(digits.split())) == (row["targets"] == "4")

@@ -35,7 +35,8 @@ class Result(ABC):
 
     def __init_subclass__(cls) -> None:
         """Prevent `dataclass` from generating a `__repr__` that prints every array."""
-        cls.__repr__ = Result.__repr__  # type: ignore[method-assign]
+        if "__repr__" not in cls.__dict__:
+            cls.__repr__ = Result.__repr__  # type: ignore[method-assign]
 
     def __repr__(self) -> str:
         """Return the table and the notes as text."""

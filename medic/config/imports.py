@@ -5,6 +5,7 @@ unless the user names them again.
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -27,7 +28,7 @@ from medic.objectives import OBJECTIVES, PENALTIES
 from medic.openset import RULES, SCORES, Score
 from medic.tasks import SAMPLERS
 from medic.training import AVERAGES
-from medic.utils.plugins import Plugin, absolute, check_files, files_hash, is_module, loaded_packages, module_hash
+from medic.utils.plugins import Plugin, absolute, check_files, is_module, loaded_packages, module_hash
 
 logger = logging.getLogger(__name__)
 
@@ -55,22 +56,45 @@ _SETTINGS: Mapping[str, str] = {
 _KINDS: Mapping[str, type] = {"method": Method, "dataset": Benchmark, "score": Score}
 """Entry classes with a `name` attribute, which must equal the entry's key in the registry."""
 
-SESSION = "interactive session"
-"""Name of code that is in no file, as in a notebook."""
+LOCAL = "this process"
+"""Name of code that the user's process has defined without `--import`."""
 
 
 def _modules(value: Any) -> set[str]:
-    """Return the modules of the classes and functions that an entry consists of."""
-    if isinstance(value, type) or inspect.isroutine(value):
+    """Return the modules of all classes and functions that an entry consists of."""
+    if isinstance(value, type):
+        return {base.__module__ for base in value.__mro__}
+    if inspect.isroutine(value):
         return {str(value.__module__)}
+    parts = _parts(value)
+    own = set() if parts is not None and not dataclasses.is_dataclass(value) else {type(value).__module__}
+    return own.union(*map(_modules, parts or ()))
+
+
+def _parts(value: Any) -> list[Any] | None:
+    """Return what a collection, a dataclass instance or a partial function contains; None for any other value."""
     if dataclasses.is_dataclass(value):
-        value = [getattr(value, field.name) for field in dataclasses.fields(value)]
-    return set().union(*map(_modules, value)) if isinstance(value, tuple | list) else set()
+        return [getattr(value, field.name) for field in dataclasses.fields(value)]
+    if isinstance(value, functools.partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return list(value) if isinstance(value, tuple | list | set | frozenset) else None
 
 
 def _outside(value: Any) -> set[str]:
-    """Return the modules of an entry that belong neither to this package nor to torch."""
-    return {module for module in _modules(value) if module.partition(".")[0] not in ("medic", "torch")}
+    """Return the packages of an entry's code, besides Python's, torch and this package."""
+    packages = {module.partition(".")[0] for module in _modules(value)}
+    return packages - {"medic", "torch", *sys.stdlib_module_names}
+
+
+def _text(value: Any) -> str:
+    """Describe an entry that has no code of its own, in the same words in every process."""
+    if isinstance(value, type) or inspect.isroutine(value):
+        return f"{value.__module__}.{value.__qualname__}"
+    keys = list(value) if isinstance(value, Mapping) else []
+    parts = _parts(value)
+    return repr(value) if parts is None else f"{type(value).__qualname__}{keys}{[_text(part) for part in parts]}"
 
 
 # The user's code may have extended a registry before this module was imported.
@@ -81,8 +105,8 @@ _BUILT_IN = frozenset(
     if (entry in BUILT_IN if kind == "method" else not _outside(value))
 )
 """Entries defined by this package."""
-_local: dict[tuple[str, str], list[tuple[Any, str]]] = {}
-"""Definitions of each entry that exists in this process only, with random hashes, by registry and entry name."""
+_local: dict[tuple[str, str], tuple[Any, str]] = {}
+"""Latest definition of each entry that exists in this process only, with its hash, by registry and entry name."""
 _executed: dict[str, str] = {}
 """Hash of the most recently executed code, keyed by absolute path or module name."""
 _owners: dict[tuple[str, str], str] = {}
@@ -111,7 +135,7 @@ def is_local(kind: str, entry: str) -> bool:
         return False
     if kind == "method" and entry in METHOD_GROUP.sources:
         return False
-    packages = {module.partition(".")[0] for module in _outside(_REGISTRIES[kind][entry])}
+    packages = _outside(_REGISTRIES[kind][entry])
     return not packages or not packages <= loaded_packages
 
 
@@ -124,24 +148,19 @@ def local_entries(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
 def local_code(entries: Iterable[tuple[str, str]]) -> Iterator[Plugin]:
     """Yield the code behind entries that exist in this process only, with its hash.
 
-    The code is the script that is running, and the modules of the entry's classes. Code in a notebook has no file, so
-    the entry gets a new hash whenever it is defined again, and a run with it is never taken for an earlier one.
+    An entry that only combines existing parts has a hash of its values. For other code, each definition has a random
+    hash: what a class does can depend on other files, arguments and variables, so a run is never taken for another.
     """
     for kind, entry in entries:
+        value = _REGISTRIES[kind][entry]
         if kind == "dataset":  # its images have a hash of their own
             continue
-        value = _REGISTRIES[kind][entry]
-        definitions = _local.setdefault((kind, entry), [])
-        if all(known is not value for known, _ in definitions):
-            definitions.append((value, uuid.uuid4().hex))
-        number = [known is value for known, _ in definitions].index(True)
-        for module in sorted({"__main__", *_outside(value)}):
-            file = getattr(sys.modules.get(module), "__file__", None)
-            if file is None or not Path(file).is_file():
-                yield Plugin(SESSION, definitions[number][1])
-            else:  # one script may define an entry several times, always in the same order
-                digest = hashlib.sha256(f"{files_hash(Path(file))} {number}".encode()).hexdigest()
-                yield Plugin(str(Path(file).absolute()), digest)
+        if not _outside(value):
+            yield Plugin(f"{kind} {entry}", hashlib.sha256(_text(value).encode()).hexdigest())
+            continue
+        if _local.get((kind, entry), (None,))[0] is not value:
+            _local[kind, entry] = value, uuid.uuid4().hex
+        yield Plugin(LOCAL, _local[kind, entry][1])
 
 
 def _execute_file(name: str) -> Plugin:

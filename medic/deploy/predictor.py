@@ -34,7 +34,7 @@ from medic.deploy.model_file import (
     write_model,
 )
 from medic.deploy.paths import folder_images
-from medic.errors import MedicError, first_line, is_shortage
+from medic.errors import MedicError, first_line, is_shortage, one_line
 from medic.models import Classifier, Ensemble, Preprocessing
 from medic.openset import Score, Shift, Threshold, chosen_threshold, p_values, predicted_class
 from medic.openset.shift import FEWEST
@@ -86,7 +86,7 @@ class Predictor:
     def __repr__(self) -> str:
         model = self.description.get("model")
         backbone = f"{model['backbone']} at " if isinstance(model, Mapping) and "backbone" in model else ""
-        return (
+        return one_line(
             f"Predictor({len(self.classes)} classes, {backbone}{self.preprocessing.size} px, "
             f"score {self.score.name}, threshold {self.display_threshold:.4g})"
         )

@@ -27,6 +27,8 @@ UNKNOWN_NAMES = (str(UNKNOWN), "unknown")
 """Labels for images of unnamed unknown classes."""
 LOGIT = "logit_"
 """Prefix of logit columns, followed by the class name."""
+TRUE = ("class", "label")
+"""Columns with the true class in a file of labels, in order of preference."""
 PREDICT = {"label", "known", "score", "threshold", "top1"}
 """Columns in files written by `medic predict`, where `label` is the decision."""
 
@@ -103,8 +105,11 @@ def read_decisions(
         columns = {name: values[target] for name, values in columns.items()}
     if "path" in columns:
         _check_unique(path, columns["path"])
+    every_row = columns
     if labels is not None:
-        columns = _labelled(path, columns, labels)
+        paths = _need(path, columns, "path", ", which --labels requires")
+        has_label = _labelled(path, paths, labels)
+        columns = {name: values[has_label] for name, values in columns.items()}
     names = _true_names(path, columns, labels, written, ", or pass a file with --labels")
     classes, logits = _logits(path, columns)
     if logits is not None:
@@ -116,6 +121,8 @@ def read_decisions(
         marked |= np.isin(_texts(columns["label"]), UNKNOWN_NAMES)
         classes, taken = _renamed(columns, names, classes, taken)
     present = {*classes, *_predicted(columns, taken)}
+    if labels is not None and logits is None:  # a prediction for an image without a label also names a known class
+        present |= set(_predicted(every_row, _texts(every_row["prediction"])))
     classes = _known_classes(labels or path, known, classes if logits is not None else [], names, marked, present)
     if known and logits is not None and (missing := sorted(set(taken.tolist()) - set(classes))):
         raise MedicError(f"file {path} has logits for class {missing[0]!r}: add it to --known")
@@ -199,7 +206,7 @@ def _check_unique(path: Path, paths: NDArray[Any]) -> None:
 def _true_names(path: Path, columns: Columns, labels: Path | None, written: bool, others: str) -> NDArray[np.str_]:
     """Return the true class names, from the file or from `labels`; `others` completes the hint in errors."""
     if labels is not None:
-        return joined(labels, ("class", "label"), _need(path, columns, "path", ", which --labels requires"))
+        return joined(labels, TRUE, _need(path, columns, "path", ", which --labels requires"))
     if "class" in columns:
         names = _texts(columns["class"])
     elif written:
@@ -223,16 +230,18 @@ def read_labels(path: Path) -> list[tuple[str, str]]:
     return [(str(path.parent / one), name) for one, name in zip(paths.tolist(), names.tolist(), strict=True)]
 
 
-def _labelled(path: Path, columns: Columns, labels: Path) -> Columns:
-    """Return the rows of the images that have a label. Warn about the other images."""
-    paths = _need(path, columns, "path", ", which --labels requires").astype(str)
-    has_label = np.isin(paths, _need(labels, read_columns(labels), "path").astype(str))
+def _labelled(path: Path, paths: NDArray[Any], labels: Path) -> NDArray[np.bool_]:
+    """Return which images have a label, as a mask of shape (N,). Warn about the other images."""
+    columns = read_columns(labels)
+    name = next((name for name in TRUE if name in columns), TRUE[0])
+    present = _need(labels, columns, "path")[_texts(_need(labels, columns, name)) != ""]
+    has_label = np.isin(paths.astype(str), present.astype(str))
     if not has_label.any():
         raise MedicError(f"file {labels} has no labels for the images in {path}, such as {paths[0]}: compare the paths")
     if not has_label.all():
         missing = f"{int((~has_label).sum()):,} of {len(paths):,} images have no label"
         warn(f"file {labels}: {missing} and are not evaluated, such as {paths[~has_label][0]}")
-    return {name: values[has_label] for name, values in columns.items()}
+    return has_label
 
 
 def joined(path: Path, names: Sequence[str], paths: NDArray[Any]) -> NDArray[np.str_]:

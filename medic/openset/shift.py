@@ -26,7 +26,7 @@ SMALLEST_P = 2 / (PERMUTATIONS + 1)
 FEWEST = 20
 """Minimum number of new samples, and of held-out samples in each half of a reference."""
 FEWEST_PER_DOMAIN = 10
-"""Minimum number of a domain's held-out samples with which new samples are compared separately."""
+"""Minimum number of samples to compare with, for a separate test against a source domain."""
 
 
 class Shift(NamedTuple):
@@ -51,7 +51,7 @@ class Shift(NamedTuple):
     """p-value of a two-sample test on the features (maximum mean discrepancy)."""
     # Both tests use the held-out samples of the domain that is most similar to the new samples, or of all domains.
     small_domains: int
-    """Number of source domains with too few held-out samples for a separate test."""
+    """Number of source domains with too few samples to compare with for a separate test."""
 
     @property
     def p_value(self) -> float:
@@ -89,7 +89,8 @@ class Reference:
         if count < 2 * FEWEST:
             raise MedicError(f"a reference requires at least {2 * FEWEST} held-out samples, got {count}")
         order = torch.randperm(count, generator=torch.Generator().manual_seed(0))[: 2 * LARGEST]
-        fitted, compared = order.chunk(2)
+        order = order[domain[order].argsort(stable=True)]  # each half gets the same share of every domain
+        fitted, compared = order[::2], order[1::2]
         own, others = (features[part.to(features.device)].cpu().double() for part in (fitted, compared))
         mean = own.mean(0)
         basis = torch.linalg.svd(own - mean, full_matrices=False).Vh[:COMPONENTS].T

@@ -29,8 +29,8 @@ def describe_shift(shift: Shift, alpha: float) -> Iterator[str]:
     yield f"{counted(shift.samples, 'image')}, compared with {shift.compared:,} held-out source images."
     if shift.small_domains:
         yield (
-            f"Images from a single source domain may raise an alarm, because {shift.small_domains} of the source "
-            f"domains have fewer than {FEWEST_PER_DOMAIN} held-out images."
+            f"{counted(shift.small_domains, 'source domain')} with fewer than {FEWEST_PER_DOMAIN} images to compare "
+            "with: images from such a domain alone may raise an alarm."
         )
     yield f"Two-sample tests: p = {shift.score_p:.2g} for the scores, {shift.feature_p:.2g} for the features."
     if alarm:

@@ -1,9 +1,10 @@
 """Comparison of run settings, to decide which runs share a table row."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from medic.config.settings import check_settings
 from medic.errors import respelled
 from medic.runs.run import Run
 from medic.utils.splits import is_drawn
@@ -49,25 +50,36 @@ def drawn_split(run: Run) -> str | None:
     return split if is_drawn(split) else None
 
 
-def has_value(run: Run, name: str, value: Any) -> bool:
-    """Return whether a run's complete setting has a value, or one of the values in a list.
+def alternatives(name: str, value: Any) -> list[Any]:
+    """Return the values of a setting that a filter accepts, checked like settings: several values mean any of them."""
+    if callable(to_list := getattr(value, "tolist", None)):  # NumPy and torch
+        value = to_list()
+    single = isinstance(value, str | Mapping) or not isinstance(value, Iterable)
+    return [check_settings({name: one}).get(name) for one in ([value] if single else value)]
 
-    Names are case-insensitive. A list with one entry, such as `target`, equals this entry. A mapping, such as
-    `hparams`, may have more entries than `value`.
+
+def has_value(run: Run, name: str, values: Sequence[Any]) -> bool:
+    """Return whether a run's complete setting has one of the values.
+
+    A list, such as `known`, must have all of the values, or a single entry that is one of them. Names are
+    case-insensitive. A mapping, such as `hparams`, may have more entries than the value. `split` and `images` are
+    compared with what the user wrote, because the complete settings do not contain them.
     """
-    return _equal((run.user_settings if name in _DERIVED else run.settings).get(name), value)
+    actual = (run.user_settings if name in _DERIVED else run.settings).get(name)
+    if isinstance(actual, list):
+        wanted = [entry for value in values for entry in (value if isinstance(value, list) else [value])]
+        return sorted(actual) == sorted(wanted) or (len(actual) == 1 and any(_same(actual[0], one) for one in wanted))
+    return any(_same(actual, value) for value in values)
 
 
-def _equal(actual: Any, value: Any) -> bool:
+def _same(actual: Any, value: Any) -> bool:
     if isinstance(actual, str) and isinstance(value, str):
         return respelled(value, [actual]) == actual
     if isinstance(actual, Mapping) and isinstance(value, Mapping):
-        return all(key in actual and _equal(actual[key], part) for key, part in value.items())
+        return all(key in actual and _same(actual[key], part) for key, part in value.items())
     if isinstance(actual, float) and isinstance(value, int | float):
         return math.isclose(actual, value)
-    several = value if isinstance(value, list | tuple | set | range) else ()
-    alone = isinstance(actual, list) and len(actual) == 1 and _equal(actual[0], value)
-    return alone or actual == value or any(_equal(actual, one) for one in several)
+    return bool(actual == value)
 
 
 def agree(first: Run, second: Run, names: Iterable[str]) -> bool:

@@ -117,6 +117,7 @@ def compare(table: Table, base: str, row: str) -> Comparison:
         *notes.scores(rows, table.metrics),
         *notes.target_labels(table.metrics),
         *notes.averaging(rows),
+        *notes.unmeasured(rows, table.metrics),
         *notes.mixed_datasets((column_of(run, table.kind), run) for run in runs),
         *notes.differences(runs),
     )

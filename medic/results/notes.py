@@ -80,6 +80,21 @@ def seeds(rows: Iterable["Row"]) -> Iterator[str]:
         yield f"mean ± standard error over {most} seeds{splits} (population deviation / √seeds, as in DomainBed){some}"
 
 
+def unmeasured(rows: Iterable["Row"], metrics: Iterable[Metric]) -> Iterator[str]:
+    """Yield the metrics that some runs in a cell lack, so that the mean covers fewer runs."""
+    for metric in metrics:
+        lacking = [
+            pick
+            for row in rows
+            for cell in row.cells.values()
+            for pick in cell.picks
+            if cell.values(row.reads(metric)) and pick.value(row.reads(metric)) is None
+        ]
+        if lacking:
+            few = counted(len(lacking), "run")
+            yield f"{metric.title} does not include {few} without this metric (for example {lacking[0].run.path})"
+
+
 def scores(rows: Iterable["Row"], metrics: Sequence[Metric]) -> Iterator[str]:
     """Yield a line with the score used by each row, if any metric in the table depends on a score."""
     by_score: dict[str, list[str]] = {}

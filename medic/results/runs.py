@@ -10,7 +10,7 @@ from medic.config.settings import known_setting, setting_name
 from medic.deploy.layout import DESCRIPTION
 from medic.errors import MedicError
 from medic.metrics import DEFAULT
-from medic.results.compare import has_value, row_settings
+from medic.results.compare import alternatives, has_value, row_settings
 from medic.results.frames import make_run_frame
 from medic.results.table import Table
 from medic.results.tabulate import find_metrics, tabulate
@@ -57,10 +57,11 @@ class Runs(Sequence[Run]):
     def where(self, **settings: Any) -> "Runs":
         """Return the runs whose complete settings, defaults included, have these values.
 
-        A list of values means any of them: `runs.where(method=["erm", "medic++"], lr=0.06)`. Runs whose settings
-        cannot be read are left out.
+        Several values mean any of them: `runs.where(method=["erm", "medic++"], lr=0.06)`. `split` and `images` match
+        only what the user wrote. Runs whose settings cannot be read are left out.
         """
-        values = {known_setting(setting_name(name)): value for name, value in settings.items()}
+        named = ((known_setting(setting_name(name)), value) for name, value in settings.items())
+        values = {name: alternatives(name, value) for name, value in named}
 
         def keep(runs: Iterable[Run]) -> tuple[Run, ...]:
             readable = (run for run in runs if _has_settings(run))

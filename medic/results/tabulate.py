@@ -64,6 +64,7 @@ def tabulate(
         *notes.target_labels(used_metrics),
         *notes.averaging(rows),
         *notes.seeds(rows),
+        *notes.unmeasured(rows, used_metrics),
         *_pair_notes(0 if rule == "leave-one-out" else pairs, ambiguous),
         *notes.mixed_datasets((column_of(run, kind), run) for run in used),
         *notes.differences(used),

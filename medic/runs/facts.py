@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from medic.config.imports import LOCAL
 from medic.config.resolve import Plan
 from medic.data import Dataset, Problem, Samples
 from medic.models import OURS
@@ -70,6 +71,8 @@ def notes(plan: Plan) -> Iterator[str]:
     if not plan.config.data.unknown:
         how = "use --known or --split leave-one-class-out in a separate run"
         yield f"every class is known: the model still rejects images; to measure how well, {how}"
+    if any(plugin.name == LOCAL for plugin in plan.plugins):
+        yield "this run uses code that exists in this process only, so no other process can resume it: pass imports="
     end = plan.config.optim.iterations
     for start in build_objective(plan).restart_iterations(len(plan.grid.sizes)):
         if start >= end:

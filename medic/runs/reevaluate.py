@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from medic.config.imports import SESSION, executed
+from medic.config.imports import LOCAL, executed
 from medic.config.resolve import Plan, resolve
 from medic.config.settings import SETTINGS
 from medic.config.sources import allow_sources
@@ -181,7 +181,7 @@ def resolve_run(run: Run, device: str, root: str | None, **changes: Any) -> Plan
         ) from error
     used = {*ran.values(), *(plugin.sha256 for plugin in plan.plugins)}
     for name, digest in recorded.items():
-        if used and digest not in used and name != SESSION:
+        if used and digest not in used and name != LOCAL:
             warn(f"{name} has changed since run {run.path} was trained: results may differ")
     return plan
 

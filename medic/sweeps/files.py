@@ -1,7 +1,6 @@
 """Sweep definitions written by users: settings, `span` and `variants`, in a YAML file or in Python."""
 
 from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +52,9 @@ def make_sweep(settings: Any, span: Any, variants: Any, origin: str = "sweep", p
     return Sweep(settings, spans, checked_variants, path)
 
 
-def check_shareable(sweep: Sweep, same_process: bool) -> None:
-    """Raise an error if a sweep needs objects that exist only in this process."""
-    from medic.config.imports import local_entries  # here, because these import torch
-    from medic.config.sources import is_live, is_source
+def check_shareable(sweep: Sweep) -> None:
+    """Raise an error if a sweep needs objects, which exist only in this process."""
+    from medic.config.sources import is_live  # here, because it imports torch
 
     for name in ("backbone", "dataset"):
         values = [sweep.settings.get(name), *sweep.span.get(name, ())]
@@ -66,14 +64,6 @@ def check_shareable(sweep: Sweep, same_process: bool) -> None:
             raise MedicError(
                 f"{live} exists only in this process, so a sweep cannot share it: pass a function from a module"
             )
-    if same_process:
-        return
-    each = [{name: value} for name, values in sweep.span.items() for value in values]
-    entries = chain.from_iterable(map(local_entries, (sweep.settings, *each, *sweep.variants)))
-    for kind, entry in (entry for entry in entries if not is_source(entry[1])):
-        raise MedicError(
-            f"{kind} {entry!r} exists only in this process: move it to a file and pass imports=, or use executor='here'"
-        )
 
 
 def _named(values: Any, where: str) -> dict[str, Any]:

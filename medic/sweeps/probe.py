@@ -5,6 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from medic.config.data import EACH
+from medic.config.settings import check_settings
 from medic.errors import MedicError
 from medic.results.runs import Runs
 from medic.runs.run import Run
@@ -26,6 +27,7 @@ def plan_probe(
     """
     from medic.methods import METHODS  # here, because it imports torch
 
+    settings = check_settings(settings)
     if settings.get("tune", "head") != "head":
         raise MedicError(f"a probe trains only the head: omit --tune {settings['tune']}")
     for name in ("method", "seed"):

@@ -51,6 +51,18 @@ class Job:
         return {**self.user_settings, **absolute}  # weights may also be a name, such as imagenet-v1
 
 
+def check_local(jobs: Iterable[Job]) -> None:
+    """Raise an error if a run needs code that exists in this process only, so no other process can execute the run."""
+    from medic.config.imports import local_entries  # deferred, because these import torch
+    from medic.config.sources import is_source
+
+    for job in jobs:
+        for kind, entry in local_entries(job.config.settings):
+            if not is_source(entry):
+                way = "move it to a file and pass imports=, or use executor='here'"
+                raise MedicError(f"{kind} {entry!r} exists only in this process: {way}")
+
+
 class Planner:
     """Converter from settings to runs, which opens each dataset and checks each network only once."""
 

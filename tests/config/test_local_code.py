@@ -1,17 +1,20 @@
 """Methods and penalties that are defined in the running process, in a script or in a notebook."""
 
-import sys
-from dataclasses import dataclass
-from pathlib import Path
+import warnings
+from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 from torch import Tensor
 
 import medic
-from medic.config.imports import SESSION
+from medic.config.imports import LOCAL
 from medic.config.resolve import resolve
 from medic.errors import MedicError
 from medic.objectives import Penalty
+from medic.openset import SCORES, Score
+from medic.openset.scores import max_logit
+from medic.runs.reevaluate import recompute_outputs
 from medic.tasks import Step
 from medic.utils.outputs import Output
 from tests.messages import naming
@@ -20,92 +23,96 @@ from tests.plugins import forgotten
 SETTINGS = {"dataset": "digits", "target": "street", "method": "local"}
 
 
-def define(scale: float, module: str = "__main__") -> None:
+def define(scale: float) -> None:
     """Define a penalty and a method with it, as a cell or a script does."""
 
+    @dataclass(eq=False)
     class Norm(Penalty, name="norm"):
         """Keep the logits small."""
 
         def forward(self, tasks: Tensor, output: Output, step: Step) -> Tensor:
             return scale * output.logits.square().mean()
 
-    Norm.__module__ = module
-    dataclass(eq=False)(Norm)
     medic.METHODS["local"] = medic.Method("local", "a", "b", "c", preset={"penalty": "norm"})
 
 
-@pytest.fixture
-def notebook(monkeypatch):
-    """Run the code of the test as code that is in no file."""
-    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+@pytest.fixture(autouse=True)
+def _forgotten():
     with forgotten():
         yield
 
 
-def plugins() -> list:
-    return [plugin for plugin in resolve(SETTINGS).plugins if plugin.name != "digits"]
+def plugins(**settings: str) -> dict[str, str]:
+    return dict(resolve({**SETTINGS, **settings}).plugins)
 
 
-def test_a_cell_that_runs_again_gives_other_code(notebook):
+def test_code_that_is_defined_again_is_other_code():
     define(1.0)
     first = plugins()
-    assert {plugin.name for plugin in first} == {SESSION}
     assert plugins() == first  # as when a sweep plans a run and then trains it
-    define(100.0)
-    assert not {plugin.sha256 for plugin in plugins()} & {plugin.sha256 for plugin in first}
+    define(1.0)  # what it calls may have changed
+    assert plugins()[LOCAL] != first[LOCAL]
 
 
-def test_training_follows_the_cell(notebook, mini):
+def test_a_method_of_existing_parts_is_known_by_its_values():
+    """Such a method can be resumed by another process, because its hash depends on nothing else."""
+    hashes = []
+    for weight in (0.5, 0.5, 0.8):
+        medic.METHODS["local"] = replace(medic.METHODS["medic++"], name="local", preset={"momentum": weight})
+        hashes.append(plugins())
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert set(hashes[0]) == {"method local"}
+
+
+@pytest.mark.parametrize("entry", [
+    Score("mine", partial(lambda power, output: output.logits.amax(1).double() ** power, 2), "a power"),
+    Score("mine", type("Power", (), {"__call__": lambda self, output: output.logits.amax(1)})(), "an object"),
+    Score("mine", max_logit, "a function of this package"),
+])  # fmt: skip
+def test_scores(entry):
+    SCORES["mine"] = entry
+    assert set(plugins(method="erm", score="mine")) == {"score mine" if entry.function is max_logit else LOCAL}
+
+
+def test_a_base_class_counts():
+    """A class is other code if a class that it inherits from is."""
+    base = type("Base", (Penalty,), {"__module__": "__main__"})
+    type("Derived", (base,), {"__module__": "medic.objectives", "__doc__": "Nothing."}, name="derived")
+    assert LOCAL in plugins(method="erm", penalty="derived")
+
+
+def test_training_follows_the_definition(mini, caplog):
     settings = {"dataset": mini, "target": "street", "method": "local", "iterations": 2, "quiet": True}
     define(0.0)
     first = medic.train(**settings)
     assert medic.train(**settings).path == first.path
     define(5.0)
-    second = medic.train(**settings)
+    second = medic.train(**{**settings, "quiet": False})
     assert second.path != first.path
     assert second.records[-1]["loss"] > first.records[-1]["loss"]
+    assert "code that exists in this process only" in caplog.text
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        recompute_outputs(second, "cpu")
 
 
-def test_a_script_that_runs_again_gives_the_same_code(monkeypatch, tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text("first version")
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
-
-    def run() -> list:
-        with forgotten():
-            found = []
-            for scale in (1.0, 2.0):  # as a loop over variants of a penalty
-                define(scale)
-                found.append(plugins())
-            return found
-
-    first, second = run()
-    assert {plugin.name for plugin in first} == {str(script)}
-    assert first != second
-    assert run() == [first, second]
-    script.write_text("second version")
-    assert first not in run()
-
-
-def test_the_module_of_a_class_counts(monkeypatch, tmp_path):
-    (tmp_path / "norms.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
-    import norms
-
-    with forgotten():
-        define(1.0, "norms")
-        names = {plugin.name for plugin in plugins()}
-    assert str(Path(norms.__file__)) in names
-    del sys.modules["norms"]
-
-
-def test_nothing_local_is_sent_to_other_processes(notebook):
+@pytest.mark.parametrize("settings", [
+    {"method": "local"}, {"method": "LOCAL"}, {"method": "erm", "penalty": "norm"},
+])  # fmt: skip
+def test_nothing_local_is_sent_to_other_processes(settings, tmp_path):
     define(1.0)
-    for settings in ({"method": "local"}, {"method": "erm", "penalty": "norm"}):
-        with pytest.raises(MedicError, match=naming("exists only in this process imports= executor='here'")):
-            medic.sweep({"seed": [0]}, dataset="digits", target="street", **settings)
-    with pytest.raises(MedicError, match=naming("'norm' exists only in this process")):
-        medic.sweep({"penalty": ["norm", "vrex"]}, dataset="digits", target="street", method="erm")
+    with pytest.raises(MedicError, match=naming("exists only in this process imports= executor='here'")):
+        medic.sweep({"seed": [0]}, dataset="digits", target="street", output=tmp_path, **settings)
+    with pytest.raises(MedicError, match=naming("exists only in this process")):
+        medic.sweep({name: [value] for name, value in settings.items()}, dataset="digits", target="street")
+
+
+def test_a_sweep_in_this_process(mini, tmp_path):
+    options = {"dataset": mini, "target": "street", "iterations": 2, "executor": "here", "output": tmp_path}
+    for scale in (0.0, 5.0):
+        define(scale)
+        assert len(medic.sweep({"seed": [0, 1]}, method="local", quiet=True, **options)) == 2
+    assert len(medic.load_runs(tmp_path)) == 4
 
 
 def test_built_in_parts_are_not_local():

@@ -201,6 +201,15 @@ class TestFiles:
         ):
             read_decisions(path, write("path,class\nsome/a,cat\n", "elsewhere.csv"))
 
+    def test_classes_of_images_without_a_label_are_known(self, write):
+        """An empty label is none. The predictions of all images say which classes are known."""
+        path = write("path,prediction,confidence\na,cat,1\nb,dog,1\nc,cat,0\nd,dog,1\n")
+        labels = write("path,class\na,cat\nb,\nc,dog\n", "some.csv")
+        with pytest.warns(UserWarning, match="2 of 4 images have no label .*, such as b"):
+            decisions = read_decisions(path, labels)
+        assert decisions.columns["path"].tolist() == ["a", "c"]
+        assert decisions.classes[: decisions.known] == ["cat", "dog"]
+
     def test_unreadable_images_are_a_note(self, write, capsys):
         rows = "a,cat,true,0.9,0.5,cat,\nb,,,,,,broken\nc,unknown,false,0.2,0.5,cat,\n"
         path = write("path,label,known,score,threshold,top1,error\n" + rows)

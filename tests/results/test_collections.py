@@ -47,6 +47,9 @@ def write_unfinished(folder, name, **settings):
         ({"hparams": {"trust": 5}, "seed": 1}, ["erm-1", "medic++-1"]),
         ({"label_noise": None, "lr": 0.01}, ["low"]),
         ({"backbone": "convnet"}, []),
+        ({"seed": np.arange(1, 3), "lr": 0.06}, ["erm-1", "medic++-1"]),
+        ({"seed": iter([1, 2]), "lr": 0.06}, ["erm-1", "medic++-1"]),
+        ({"sources": ["c", "b"], "lr": 0.01}, ["low"]),
     ],
 )
 def test_runs_with_a_setting(folder, settings, names):
@@ -85,6 +88,8 @@ def test_an_unknown_setting(folder):
     runs = medic.load_runs(folder)
     with pytest.raises(MedicError, match="unknown setting 'iteration': did you mean 'iterations'"):
         runs.where(iteration=300)
+    with pytest.raises(MedicError, match="lr must be a number, got '0"):
+        runs.where(lr="0.06")
 
 
 def test_a_run_says_what_it_is(folder):

@@ -177,6 +177,9 @@ class TestRows:
         write_run(tmp_path, "2", "erm", "a", 1, (0.7,), save_features=True)
         (row,) = tabulate(find_runs([tmp_path]).finished).rows
         assert (row.label, [run.path.name for run in row.runs]) == ("erm", ["1", "2"])
+        table = medic.load_runs(tmp_path).table(["oscr/knn"])
+        assert any("does not include 1 run without this metric" in note for note in table.notes)
+        assert not any("without this metric" in note for note in medic.load_runs(tmp_path).table().notes)
 
     def test_a_setting_that_is_none(self, tmp_path):
         for averaging in ("swad", "none"):

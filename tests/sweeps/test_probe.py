@@ -30,6 +30,13 @@ def test_another_folder(mini, tmp_path):
     assert [job.directory.path.parent for job in jobs] == [tmp_path]
 
 
+def test_names_from_other_codebases(mini, tmp_path):
+    jobs, _ = plan_probe({"dataset": mini, "target": "street", "output_dir": tmp_path}, ["erm"], [0])
+    assert [job.directory.path.parent for job in jobs] == [tmp_path]
+    with pytest.raises(MedicError, match="use --methods"):
+        plan_probe({"dataset": mini, "algorithm": "erm"}, [], [0])
+
+
 def test_it_prints_methods_and_scores(mini, tmp_path, capsys):
     arguments = ["probe", "--dataset", mini, "--methods", "erm", "medic++", "--seeds", "0", "--target", "street"]
     arguments += [*SHORT, "--executor", "here", "--output", str(tmp_path)]

@@ -4,12 +4,9 @@ Code is executed only if the user passes it to a command. The imports recorded i
 unless the user names them again.
 """
 
-import dataclasses
-import functools
 import hashlib
 import importlib
 import importlib.util
-import inspect
 import linecache
 import logging
 import sys
@@ -28,6 +25,7 @@ from medic.objectives import OBJECTIVES, PENALTIES
 from medic.openset import RULES, SCORES, Score
 from medic.tasks import SAMPLERS
 from medic.training import AVERAGES
+from medic.utils.code import describe, outside
 from medic.utils.plugins import Plugin, absolute, check_files, is_module, loaded_packages, module_hash
 
 logger = logging.getLogger(__name__)
@@ -60,49 +58,12 @@ LOCAL = "this process"
 """Name of code that the user's process has defined without `--import`."""
 
 
-def _modules(value: Any) -> set[str]:
-    """Return the modules of all classes and functions that an entry consists of."""
-    if isinstance(value, type):
-        return {base.__module__ for base in value.__mro__}
-    if inspect.isroutine(value):
-        return {str(value.__module__)}
-    parts = _parts(value)
-    own = set() if parts is not None and not dataclasses.is_dataclass(value) else {type(value).__module__}
-    return own.union(*map(_modules, parts or ()))
-
-
-def _parts(value: Any) -> list[Any] | None:
-    """Return what a collection, a dataclass instance or a partial function contains; None for any other value."""
-    if dataclasses.is_dataclass(value):
-        return [getattr(value, field.name) for field in dataclasses.fields(value)]
-    if isinstance(value, functools.partial):
-        return [value.func, *value.args, *value.keywords.values()]
-    if isinstance(value, Mapping):
-        return list(value.values())
-    return list(value) if isinstance(value, tuple | list | set | frozenset) else None
-
-
-def _outside(value: Any) -> set[str]:
-    """Return the packages of an entry's code, besides Python's, torch and this package."""
-    packages = {module.partition(".")[0] for module in _modules(value)}
-    return packages - {"medic", "torch", *sys.stdlib_module_names}
-
-
-def _text(value: Any) -> str:
-    """Describe an entry that has no code of its own, in the same words in every process."""
-    if isinstance(value, type) or inspect.isroutine(value):
-        return f"{value.__module__}.{value.__qualname__}"
-    keys = list(value) if isinstance(value, Mapping) else []
-    parts = _parts(value)
-    return repr(value) if parts is None else f"{type(value).__qualname__}{keys}{[_text(part) for part in parts]}"
-
-
 # The user's code may have extended a registry before this module was imported.
 _BUILT_IN = frozenset(
     (kind, entry)
     for kind, registry in _REGISTRIES.items()
     for entry, value in registry.items()
-    if (entry in BUILT_IN if kind == "method" else not _outside(value))
+    if (entry in BUILT_IN if kind == "method" else not outside(value))
 )
 """Entries defined by this package."""
 _local: dict[tuple[str, str], tuple[Any, str]] = {}
@@ -135,7 +96,7 @@ def is_local(kind: str, entry: str) -> bool:
         return False
     if kind == "method" and entry in METHOD_GROUP.sources:
         return False
-    packages = _outside(_REGISTRIES[kind][entry])
+    packages = outside(_REGISTRIES[kind][entry])
     return not packages or not packages <= loaded_packages
 
 
@@ -155,8 +116,8 @@ def local_code(entries: Iterable[tuple[str, str]]) -> Iterator[Plugin]:
         value = _REGISTRIES[kind][entry]
         if kind == "dataset":  # its images have a hash of their own
             continue
-        if not _outside(value):
-            yield Plugin(f"{kind} {entry}", hashlib.sha256(_text(value).encode()).hexdigest())
+        if not outside(value):
+            yield Plugin(f"{kind} {entry}", hashlib.sha256(describe(value).encode()).hexdigest())
             continue
         if _local.get((kind, entry), (None,))[0] is not value:
             _local[kind, entry] = value, uuid.uuid4().hex

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from medic.config import imports
 from medic.data import BENCHMARKS, Dataset, LazyDataset, Resident, Storage
 from medic.evaluation import evaluator as evaluation
 from medic.evaluation.evaluator import measure_validation
@@ -61,10 +62,6 @@ def small_network() -> ConvNet:
     return network
 
 
-SMALL = (lambda size: small_network(), HALVES)
-"""One object for all tests, because a backbone that is defined again is another one."""
-
-
 def small_gfnet(size: int) -> GFNet:
     """Build a GFNet of 8 channels and four blocks for images of `size` pixels a side."""
     return GFNet(dims=(8, 8, 8, 8), depths=(1, 1, 1, 1), image_size=size)
@@ -115,7 +112,8 @@ def register_mini(patch: pytest.MonkeyPatch, dataset: Dataset) -> None:
         BENCHMARKS["digits"], name="mini", split="mini-6-4", backbone="small", reader=lambda *_: ready
     )
     patch.setitem(BENCHMARKS, "mini", bench)
-    patch.setitem(OURS, "small", SMALL)
+    patch.setitem(OURS, "small", (lambda size: small_network(), HALVES))
+    patch.setitem(imports._owners, ("backbone", "small"), __file__)  # otherwise, each test would define another network
     patch.setitem(OURS, "gfnet_h_ti", (small_gfnet, OURS["gfnet_h_ti"][1]))
 
 

@@ -25,6 +25,7 @@ from medic.objectives import OBJECTIVES, PENALTIES
 from medic.openset import RULES, SCORES, Score
 from medic.tasks import SAMPLERS
 from medic.training import AVERAGES
+from medic.utils import distributed
 from medic.utils.code import describe, outside
 from medic.utils.plugins import Plugin, absolute, check_files, is_module, loaded_packages, module_hash
 
@@ -120,7 +121,7 @@ def local_code(entries: Iterable[tuple[str, str]]) -> Iterator[Plugin]:
             yield Plugin(f"{kind} {entry}", hashlib.sha256(describe(value).encode()).hexdigest())
             continue
         if _local.get((kind, entry), (None,))[0] is not value:
-            _local[kind, entry] = value, uuid.uuid4().hex
+            _local[kind, entry] = value, distributed.from_first(uuid.uuid4().hex)
         yield Plugin(LOCAL, _local[kind, entry][1])
 
 

@@ -109,6 +109,15 @@ def broadcast(tensors: Sequence[Tensor]) -> None:
             dist.broadcast(tensor, 0)
 
 
+def from_first(text: str) -> str:
+    """Return the text of rank 0 on all processes."""
+    if world() == 1:
+        return text
+    texts = [text]
+    dist.broadcast_object_list(texts, 0, device=torch.device("cpu"))
+    return texts[0]
+
+
 def all_gather(shared: Tensor, count: int) -> Tensor:
     """Gather the rows that each process computed for its share of `count` items, giving shape (count, …)."""
     if world() == 1:

@@ -39,5 +39,11 @@ def take() -> None:
     raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate 2.00 GiB. {more}")
 
 
+def make(size: int) -> Greedy:
+    """Create the backbone."""
+    return Greedy()
+
+
 if __name__ == "sitecustomize":
-    OURS["convnet"] = (lambda size: Greedy(), HALVES)
+    make.__module__ = ConvNet.__module__  # a backbone of this package, which the process that plans the runs knows
+    OURS["convnet"] = (make, HALVES)

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from medic.config.resolve import resolve
 from medic.models import HALVES, OURS
 from medic.runs.build import build_trainer
 from medic.utils import distributed
+from medic.utils.plugins import Plugin
 from tests.built import loaded
 from tests.small import small_network
 
@@ -41,13 +43,20 @@ def trained(method: str) -> tuple[list[float], list[torch.Tensor]]:
     return losses + trainer.wait(), [parameter.detach() for parameter in trainer.model.parameters()]
 
 
+def loaded_plugins() -> tuple[Plugin, ...]:
+    """The code behind the backbone, which exists in this process only."""
+    return resolve({"target": "street", "method": "erm", "backbone": "float64"}).plugins
+
+
 def train_in_group(rank: int, port: int, file: Path) -> None:
     """Train every method as one of two processes; the first writes the results."""
     os.environ.update(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     OURS["float64"] = (in_float64, HALVES)
     with distributed.group():
-        results = {method: trained(method) for method in METHODS}
+        results: dict[str, object] = {method: trained(method) for method in METHODS}
+        results["code"] = [[""], [""]]
+        torch.distributed.all_gather_object(results["code"], [plugin.sha256 for plugin in loaded_plugins()])
         if distributed.rank() == 0:
             torch.save(results, file)
 
@@ -78,6 +87,14 @@ def test_two_processes_compute_the_update_of_one(shared, method, monkeypatch):
     for one, other in zip(parameters, shared_parameters, strict=True):
         assert one.dtype == torch.float64
         torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.slow
+def test_processes_agree_on_code_that_is_in_no_file(shared):
+    """Otherwise, each process would train another run."""
+    first, second = shared["code"]
+    assert first == second
+    assert len(first) == 1
 
 
 def medic(count: int, output: Path, iterations: int = 400) -> subprocess.Popen:

@@ -130,11 +130,11 @@ def sweep(
     )
     check_shareable(planned)
     with log_output(quiet):
-        place = make_executor(executor, jobs, **(executor_options or {}))
-        runs = planned.jobs(Planner())
+        chosen = make_executor(executor, jobs, **(executor_options or {}))
+        planned_jobs = planned.jobs(Planner())
         if executor != "here":
-            check_local(runs)
-        schedule = launch(runs, place, retries, quiet=quiet)
+            check_local(planned_jobs)
+        schedule = launch(planned_jobs, chosen, retries, quiet=quiet)
         for line in describe_failures(schedule):
             logger.warning(line)
     return sort_runs((job.directory.path for job in schedule.jobs), planned.output)

@@ -146,7 +146,7 @@ def _print(effects: "list[Effect]", chosen: "Threshold | None", calibration: "Ca
         notes.append(f"percentages of {known:,} known and {others:,} unknown images: {labelled.about}")
         if not others and calibration.unlabelled is None:
             notes.append(
-                "without unknown images, every threshold looks like a loss: to see what a threshold rejects, pass "
+                "without unknown images, the table shows only what each threshold costs: to see what it rejects, pass "
                 "--labels with unknown images, or --images"
             )
     if calibration.unlabelled is not None:

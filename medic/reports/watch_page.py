@@ -34,7 +34,7 @@ def describe_shift(shift: Shift, alpha: float) -> Iterator[str]:
         )
     yield f"Two-sample tests: p = {shift.score_p:.2g} for the scores, {shift.feature_p:.2g} for the features."
     if alarm:
-        yield "The following estimates are unreliable for images that differ this much. The model is probably worse."
+        yield "Do not rely on the following estimates: they assume that the images resemble the source domains."
     yield (
         f"Estimated accuracy: {_percent(shift.accuracy)} if all of them belong to known classes "
         f"(held-out images: {_percent(shift.source_accuracy)})."

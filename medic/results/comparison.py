@@ -62,7 +62,7 @@ class Comparison:
     over: str
     """Label of the base row, which is subtracted."""
     kind: str
-    """What the columns of the table are: `target` or `source` domains."""
+    """Kind of domains in the table's columns: `target` or `source`."""
     differences: tuple[Difference, ...]
     notes: tuple[str, ...]
     """Notes on the conditions, and on reasons why the rows may not be comparable."""

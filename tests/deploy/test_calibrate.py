@@ -84,11 +84,11 @@ def test_without_unknown_images_a_note_says_how_to_add_some(trained, labels, ima
     assert calibrate(trained.path, "--labels", known, "--accept", 0.5) == 0
     out = capsys.readouterr().out
     assert "and 0 unknown images: labelled images" in out
-    assert "without unknown images, every threshold looks like a loss" in out
+    assert "the table shows only what each threshold costs" in out
     assert "from the domains of these images" in out
     for arguments in (["--labels", labels], ["--labels", known, "--accept", 0.5, "--images", images]):
         assert calibrate(trained.path, *arguments) == 0
-        assert "looks like a loss" not in capsys.readouterr().out
+        assert "only what each threshold costs" not in capsys.readouterr().out
 
 
 def test_predictions_are_no_labels(trained, images, tmp_path, capsys):

@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     from medic.deploy.predictor import Predictor
     from medic.deploy.service.limits import Limits
     from medic.openset import Shift
+    from medic.sweeps.sweep import Job
 
     NetworkSource = nn.Module | Callable[[], nn.Module]
     """A network, or a function that creates it."""
 else:  # lets tools evaluate annotations without importing torch
-    AnyImage = Limits = NetworkSource = Predictor = Result = Shift = Any
+    AnyImage = Job = Limits = NetworkSource = Predictor = Result = Shift = Any
 
 AnyModel = Predictor | Run | Path | str
 """A model, its run, or the path of either."""
@@ -119,10 +120,8 @@ def sweep(
         executor_options: Options for the executor, as in `medic sweep --help`.
         **settings: Settings shared by all runs.
     """
-    from medic.sweeps.executors import make_executor
     from medic.sweeps.files import check_shareable, make_sweep
-    from medic.sweeps.launch import describe_failures, launch
-    from medic.sweeps.sweep import Planner, check_local
+    from medic.sweeps.sweep import Planner
     from medic.utils.logs import log_output
 
     planned = make_sweep(
@@ -130,14 +129,7 @@ def sweep(
     )
     check_shareable(planned)
     with log_output(quiet):
-        chosen = make_executor(executor, jobs, **(executor_options or {}))
-        planned_jobs = planned.jobs(Planner())
-        if executor != "here":
-            check_local(planned_jobs)
-        schedule = launch(planned_jobs, chosen, retries, quiet=quiet)
-        for line in describe_failures(schedule):
-            logger.warning(line)
-    return sort_runs((job.directory.path for job in schedule.jobs), planned.output)
+        return _launch(planned.jobs(Planner()), executor, jobs, retries, quiet, executor_options)
 
 
 @lists_settings
@@ -147,7 +139,9 @@ def probe(
     *,
     executor: str = "local",
     jobs: int | None = None,
+    retries: int | None = None,
     quiet: bool = False,
+    executor_options: Mapping[str, Any] | None = None,
     **settings: Unpack[Settings],
 ) -> Runs:
     """Train the heads of several methods on the features of a frozen backbone, and return the runs.
@@ -160,20 +154,39 @@ def probe(
         seeds: Seeds to train each method with.
         executor: Where to execute runs: `local`, `here`, `slurm` or `ray`.
         jobs: Number of parallel runs (default: one per GPU or core).
+        retries: How often to retry a failed run (default: once).
         quiet: Whether to log only warnings.
+        executor_options: Options for the executor, as in `medic sweep --help`.
         **settings: Settings shared by all runs.
     """
-    from medic.sweeps.executors import make_executor
-    from medic.sweeps.launch import describe_failures, launch
     from medic.sweeps.probe import plan_probe
     from medic.utils.logs import log_output
 
+    chosen = [methods] if isinstance(methods, str) else methods
     with log_output(quiet):
-        chosen = [methods] if isinstance(methods, str) else methods
         planned, _ = plan_probe(settings, chosen, list(seeds))
-        schedule = launch(planned, make_executor(executor, jobs), quiet=quiet)
-        for line in describe_failures(schedule):
-            logger.warning(line)
+        return _launch(planned, executor, jobs, retries, quiet, executor_options)
+
+
+def _launch(
+    planned: Sequence[Job],
+    executor: str,
+    jobs: int | None,
+    retries: int | None,
+    quiet: bool,
+    options: Mapping[str, Any] | None,
+) -> Runs:
+    """Execute the missing runs, log a warning for each failed run, and return the finished runs."""
+    from medic.sweeps.executors import make_executor
+    from medic.sweeps.launch import describe_failures, launch
+    from medic.sweeps.sweep import check_local
+
+    chosen = make_executor(executor, jobs, **(options or {}))
+    if executor != "here":
+        check_local(planned)
+    schedule = launch(planned, chosen, retries, quiet=quiet)
+    for line in describe_failures(schedule):
+        logger.warning(line)
     return sort_runs((job.directory.path for job in schedule.jobs), schedule.output)
 
 

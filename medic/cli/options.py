@@ -191,16 +191,21 @@ def _from_yaml(text: str) -> Any:
     return text if value is None else value
 
 
-def user_settings(arguments: Namespace, dataset: str | None = SETTINGS["dataset"].default) -> dict[str, Any]:
+def user_settings(
+    arguments: Namespace,
+    dataset: str | None = SETTINGS["dataset"].default,
+    output: str = SETTINGS["output"].default,
+) -> dict[str, Any]:
     """Return the settings from the options, which override those in the `--config` file.
 
-    Names and paths are checked. `dataset` is the default dataset, or None if the command chooses it.
+    Names and paths are checked. `dataset` is the default dataset, or None if the command chooses it. `output` is the
+    default output folder.
     """
     settings = {name: value for name, value in vars(arguments).items() if name in SETTINGS}
     settings = settings if arguments.config is None else _over_file(settings, arguments)
     check_settings(settings)
     sweep_file, dry = getattr(arguments, "file", None), any(vars(arguments).get(name) for name in DRY)
-    default = {} if sweep_file else {"output": SETTINGS["output"].default}
+    default = {} if sweep_file else {"output": output}
     check_paths({**default, **settings, **({"output": None} if dry else {})})
     if sweep_file is None:  # a sweep file may import the code that defines the names
         spanned = [part.partition("=")[0] for part in getattr(arguments, "span", None) or ()]

@@ -7,8 +7,11 @@ from shlex import quote
 from medic.cli.options import add_run_options, user_settings
 from medic.cli.sweep import add_executor_options, chosen_executor
 from medic.reports.terminal import print_blocks
+from medic.results.runs import sort_runs
 from medic.results.table import print_table
 from medic.results.wording import learned_nothing, runs_are
+from medic.sweeps.launch import launch, report
+from medic.sweeps.probe import OUTPUT, compare_scores, plan_probe
 from medic.sweeps.sweep import parse_span
 from medic.utils.logs import log_output
 
@@ -28,18 +31,14 @@ def add_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print as JSON")
     add_executor_options(parser)
-    add_run_options(parser, target="each domain in turn", output="probe")
+    add_run_options(parser, target="each domain in turn", output=OUTPUT)
 
 
 def run(arguments: Namespace) -> int:
     """Train the missing runs of a probe, and print one table of methods and one of scores."""
-    settings, executor = user_settings(arguments), chosen_executor(arguments)
+    settings, executor = user_settings(arguments, output=OUTPUT), chosen_executor(arguments)
     seeds = parse_span([f"seed={arguments.seeds}"])["seed"]
     methods = [name for part in arguments.methods for name in part.split(",") if name]
-    from medic.results.runs import sort_runs  # deferred, because these import torch
-    from medic.sweeps.launch import launch, report
-    from medic.sweeps.probe import compare_scores, plan_probe
-
     with log_output(arguments.quiet):
         jobs, left_out = plan_probe(settings, methods, seeds)
         schedule = launch(jobs, executor, arguments.retries, arguments.dry_run, arguments.quiet)

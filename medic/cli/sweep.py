@@ -9,7 +9,8 @@ from medic.cli.options import add_run_options, index, user_settings
 from medic.results.wording import learned_nothing, runs_are
 from medic.sweeps.executors import Executor, executor_names, executor_options, make_executor
 from medic.sweeps.files import read_sweep
-from medic.sweeps.sweep import Sweep, parse_span
+from medic.sweeps.launch import launch, report
+from medic.sweeps.sweep import Planner, Sweep, parse_span
 from medic.utils.logs import log_output
 
 if TYPE_CHECKING:
@@ -65,9 +66,6 @@ def run(arguments: Namespace) -> int:
     settings, executor = user_settings(arguments), chosen_executor(arguments)
     sweep = Sweep({}) if arguments.file is None else read_sweep(Path(arguments.file))
     sweep = sweep.changed(settings, parse_span(arguments.span))
-    from medic.sweeps.launch import launch, report  # deferred, because these import torch
-    from medic.sweeps.sweep import Planner
-
     with log_output(arguments.quiet):
         schedule = launch(sweep.jobs(Planner()), executor, arguments.retries, arguments.dry_run, arguments.quiet)
     failures = "" if arguments.dry_run else learned_nothing(schedule.finished_runs())

@@ -33,7 +33,8 @@ class Mahalanobis(Fitted):
         """
         check_range("Mahalanobis", Limits(), ridge=ridge)
         features, label, classes = _read(output, label)
-        return cls(*_fit_gaussians(features, label, classes, ridge))
+        means, covariance = _estimate(features, label, classes)
+        return cls(means, _factor(covariance, len(label), ridge))
 
     def __call__(self, output: AnyOutput) -> Tensor:
         """Return −min_c (f − μ_c)ᵀ Σ⁻¹ (f − μ_c) for every sample, of shape (N,)."""
@@ -60,8 +61,12 @@ class RelativeMahalanobis(Fitted):
         """Fit both Gaussian distributions on all samples. `ridge` is used as in `Mahalanobis.fit`."""
         check_range("the relative Mahalanobis distance", Limits(), ridge=ridge)
         features, label, classes = _read(output, label)
-        together = _fit_gaussians(features, torch.zeros_like(label), 1, ridge)
-        return cls(*_fit_gaussians(features, label, classes, ridge), *together)
+        means, within = _estimate(features, label, classes)
+        share = label.bincount(minlength=classes).double().unsqueeze(1) / len(label)
+        centre = (share * means).sum(dim=0, keepdim=True)
+        between = (means - centre).T @ (share * (means - centre))
+        factors = (_factor(covariance, len(label), ridge) for covariance in (within, within + between))
+        return cls(means, next(factors), centre, next(factors))
 
     def __call__(self, output: AnyOutput) -> Tensor:
         """Return d_0 − min_c d_c for every sample, of shape (N,). d_0 and d_c are squared Mahalanobis distances."""
@@ -78,8 +83,8 @@ def _read(output: AnyOutput, label: Values) -> tuple[Tensor, Tensor, int]:
     return read_features(output), label, logits.shape[1]
 
 
-def _fit_gaussians(features: Tensor, label: Tensor, classes: int, ridge: float) -> tuple[Tensor, Tensor]:
-    """Return the class means, of shape (C, F), and the Cholesky factor of the shared covariance, of shape (F, F)."""
+def _estimate(features: Tensor, label: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Return the class means, of shape (C, F), and the shared covariance within classes, of shape (F, F)."""
     width = features.shape[1]
     pairs = list(zip(features.split(rows_of(width)), label.split(rows_of(width)), strict=True))
     # A matrix product, because scatter-add is not reproducible on a GPU.
@@ -91,17 +96,26 @@ def _fit_gaussians(features: Tensor, label: Tensor, classes: int, ridge: float) 
     for part, own in pairs:
         rest = part.double() - means[own]
         covariance += rest.T @ rest
-    covariance /= len(features)
-    covariance.diagonal().add_(ridge * covariance.diagonal().mean())
-    factor, failed = torch.linalg.cholesky_ex(covariance)
+    return means, covariance / len(features)
+
+
+def _factor(covariance: Tensor, samples: int, ridge: float) -> Tensor:
+    """Return the Cholesky factor of a covariance, of shape (F, F), with `ridge` added to its diagonal.
+
+    Raise an error if the covariance of these samples is singular.
+    """
+    width = len(covariance)
+    ridged = covariance.clone()
+    ridged.diagonal().add_(ridge * covariance.diagonal().mean())
+    factor, failed = torch.linalg.cholesky_ex(ridged)
     # Rounding can hide a singular matrix. A pivot is then as small as the rounding error of its diagonal element.
-    floor = width * torch.finfo(torch.float64).eps * covariance.diagonal()
+    floor = width * torch.finfo(torch.float64).eps * ridged.diagonal()
     if bool(failed) or bool((factor.diagonal().square() <= floor).any()):
         raise MedicError(
-            f"the covariance of {width} features of {len(features)} samples is singular with ridge {ridge}; "
+            f"the covariance of {width} features of {samples} samples is singular with ridge {ridge}; "
             "fit on more samples per class" + (" or use a larger ridge" if bool(covariance.any()) else "")
         )
-    return means, factor.contiguous()
+    return factor.contiguous()
 
 
 def _squared_distances(features: Tensor, means: Tensor, factor: Tensor) -> Tensor:

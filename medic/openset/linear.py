@@ -45,8 +45,7 @@ class ReAct(Shaped):
         """Compute the quantile over all features of all samples."""
         check_range("ReAct", FRACTION, quantile=quantile)
         read_training(output, label)
-        values = read_features(output).double().flatten().sort().values
-        return cls(*_double(head), _quantile(values, quantile))
+        return cls(*_double(head), _quantile(read_features(output).flatten(), quantile))
 
     def shape(self, features: Tensor) -> Tensor:
         """Clip features of shape (N, F)."""
@@ -182,12 +181,12 @@ def _double(head: LinearHead) -> tuple[Tensor, Tensor]:
     return head.weight.detach().double(), head.bias.detach().double()
 
 
-def _quantile(ordered: Tensor, quantile: float) -> Tensor:
-    """Return a linearly interpolated quantile of sorted values. `torch.quantile` is limited to 16 million values."""
-    position = quantile * (len(ordered) - 1)
+def _quantile(values: Tensor, quantile: float) -> Tensor:
+    """Return a linearly interpolated quantile. `torch.quantile` is limited to 16 million values."""
+    position = quantile * (len(values) - 1)
     low = int(position)
-    high = min(low + 1, len(ordered) - 1)
-    return torch.lerp(ordered[low], ordered[high], position - low)
+    ends = [values.kthvalue(min(index + 1, len(values))).values.double() for index in (low, low + 1)]
+    return torch.lerp(*ends, position - low)
 
 
 def _count_kept(name: str, features: Tensor, pruned: float) -> Tensor:

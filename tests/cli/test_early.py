@@ -47,6 +47,7 @@ MISTAKES = {
     "--span target=each method=erm",
     "sweep gone.yaml": "sweep gone.yaml does not exist: check the path",
     "search --trials 0": "--trials must be a whole number of at least 1, got 0",
+    "probe": "output probe cannot be written: Not a directory",
     "reproduce pacs-resnet50 --seeds -1": "--seeds must be a whole number of at least 0, got -1",
     "demo --iterations 0": "--iterations must be a whole number of at least 1, got 0",
     "demo --output file/demo": "--output file/demo cannot be written: Not a directory",
@@ -101,7 +102,7 @@ def answers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("early")
     for name in ("images/a/cat", "empty", "runs/run"):
         (folder / name).mkdir(parents=True)
-    for name in ("images/a/cat/0.png", "file", "runs/run/config.json", "runs/run/done"):
+    for name in ("images/a/cat/0.png", "file", "probe", "runs/run/config.json", "runs/run/done"):
         (folder / name).touch()
     (folder / "wrong.yaml").write_text("iterations: 0\n")
     before = sorted(folder.rglob("*"))

@@ -17,7 +17,7 @@ from medic.config.settings import SETTINGS
 from medic.data.augment import make_augmentation
 from medic.runs.data import divide_images, load_images
 from medic.runs.run import Run
-from medic.training.inference import GPU_BATCH
+from medic.training.inference import LARGE_BATCH
 from medic.utils.outputs import Output
 
 FILE = "views.npz"
@@ -35,7 +35,7 @@ def write_views(run: Run, views: int, device: str) -> None:
     arrays = {}
     for split, samples in {"validation": problem.validation, "target": problem.target}.items():
         outputs = []
-        for positions in samples.indices.repeat(views).split(GPU_BATCH):
+        for positions in samples.indices.repeat(views).split(LARGE_BATCH):
             pixels = dataset.images.gather(positions, place).float() / 255
             varied = augmentation(pixels, generator, run.preprocessing.size)
             outputs.append(Output.of(model(run.preprocessing(varied)))._replace(features=None, branches=None))

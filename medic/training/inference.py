@@ -22,7 +22,8 @@ logger = logging.getLogger(__name__)
 VIEW = Augmentation(scale=(0.8, 1.0), flip=0.5)
 """Augmentation of the test-time views."""
 BATCH = 32
-GPU_BATCH = 512
+LARGE_BATCH = 512
+"""Batch size on a GPU, and for frozen features, which take little memory."""
 
 
 def channels_last(inputs: Tensor) -> Tensor:
@@ -58,7 +59,8 @@ class Inference:
     """Number of images per forward pass. 0 means the default for the device."""
 
     def __post_init__(self) -> None:
-        self.batch_size = self.batch_size or (GPU_BATCH if self.device.type == "cuda" else BATCH)
+        large = self.device.type == "cuda" or self.images.shape[2:] == (1, 1)
+        self.batch_size = self.batch_size or (LARGE_BATCH if large else BATCH)
         self._graph: Callable[[Tensor], Output] | None = None
         self._network = torch.compile(self.model, dynamic=False) if self.compiled else self.model
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from benchmarks.packed import finished_runs, parse_records, percent
+from benchmarks.packed import by_study, describe_run, finished_runs, parse_records, percent
 from medic import openset
 from medic.openset.calibration import conformal
 from medic.reports.terminal import print_rows
@@ -39,8 +39,7 @@ def measure(run: Run, left_out: Sequence[Tensor]) -> Iterator[dict[str, Any]]:
     for (rule, share), value in thresholds.items():
         accepted = float((confidence[target.label >= 0] >= value).double().mean())
         yield {
-            "dataset": run.config.data.dataset, "method": run.method, "target": run.targets[0],
-            "seed": run.config.run.seed, "rule": rule, "share": share, "accepted": accepted,
+            **describe_run(run), "rule": rule, "share": share, "accepted": accepted,
             **openset.hscore(confidence, prediction, target.label, value)._asdict(),
         }  # fmt: skip
 
@@ -70,9 +69,8 @@ def _known(run: Run | None, domain: str) -> Tensor:
 def main() -> None:
     """Print the curves and the decision, and pack the records."""
     records = parse_records(__doc__, measure_all)
-    for dataset in dict.fromkeys(record["dataset"] for record in records):
-        own = [record for record in records if record["dataset"] == dataset]
-        print(f"{dataset}: {len({(r['method'], r['target'], r['seed']) for r in own})} runs, in percent")
+    for title, own in by_study(records):
+        print(f"{title}, in percent")
         print_rows(curve_rows(own), numeric=["promised", "accepted", "undercoverage", "acc_k", "acc_u", "H-score"])
         print()
         print_rows(

@@ -3,7 +3,7 @@
 import argparse
 import gzip
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 from medic.runs.run import Run
 
 Record = dict[str, Any]
+STUDY = ("dataset", "backbone", "tune")
+"""Settings that separate one table from the next."""
 
 
 def read_records(file: Path) -> list[Record]:
@@ -27,6 +29,27 @@ def write_records(records: Iterable[Record], file: Path) -> None:
 def finished_runs(folder: Path) -> list[Run]:
     """Return the finished runs in a folder."""
     return [Run(done.parent) for done in sorted(folder.glob("*/done"))]
+
+
+def describe_run(run: Run) -> Record:
+    """Return the entries that a record has for the settings of its study, its method, target and seed."""
+    config = run.config
+    return {
+        "dataset": config.data.dataset,
+        "backbone": config.model.backbone,
+        "tune": config.model.tune,
+        "method": run.method,
+        "target": ", ".join(run.targets),
+        "seed": config.run.seed,
+    }
+
+
+def by_study(records: Sequence[Record], names: Sequence[str] = STUDY) -> Iterator[tuple[str, list[Record]]]:
+    """Yield the title and the records of every study."""
+    for study in dict.fromkeys(tuple(record[name] for name in names) for record in records):
+        own = [record for record in records if tuple(record[name] for name in names) == study]
+        runs = len({tuple(record.get(name) for name in ("method", "target", "unknown", "seed")) for record in own})
+        yield ", ".join(f"{name} {value}" for name, value in zip(names, study, strict=True)) + f": {runs} runs", own
 
 
 def parse_records(description: str | None, measure: Callable[[Path], Iterable[Record]]) -> list[Record]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.packed import finished_runs, parse_records
+from benchmarks.packed import by_study, describe_run, finished_runs, parse_records
 from benchmarks.study.intervals import seed_interval
 from medic.reports.terminal import print_rows
 
@@ -25,12 +25,11 @@ CALIBRATED = {"cls": "temperature", "bcls": "platt"}
 
 
 def measure_all(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield a record per run: its method, domain and seed, and its metrics on the target and on validation images."""
+    """Yield a record per run: its settings, and its metrics on the target and on validation images."""
     for run in finished_runs(folder):
-        targets, unknown = ", ".join(run.targets), " ".join(run.config.data.unknown)
-        about = {"backbone": run.config.model.backbone, "method": run.method, "domain": targets, "unknown": unknown}
-        parts = {part: _numbers(run.record[part]) for part in ("target", "validation")}
-        yield {**about, "seed": run.config.run.seed, **parts}
+        unknown = " ".join(run.config.data.unknown)
+        parts = {f"{part} metrics": _numbers(run.record[part]) for part in ("target", "validation")}
+        yield {**describe_run(run), "unknown": unknown, **parts}
 
 
 def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
@@ -40,20 +39,20 @@ def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
 def score_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     """Return a row per score: its mean OSCR by method, and its difference to the method's own score over seeds."""
     methods = list(dict.fromkeys(record["method"] for record in records))
-    keys = dict.fromkeys(key for record in records for key in record["target"] if key.startswith(OSCR))
+    keys = dict.fromkeys(key for record in records for key in record["target metrics"] if key.startswith(OSCR))
     rows = []
     for key in keys:
         row, means = {"score": key.removeprefix(OSCR)}, []
         for method in methods:
             own = OSCR + OWN.get(method, "cls")
-            having = [record for record in records if record["method"] == method and key in record["target"]]
+            having = [record for record in records if record["method"] == method and key in record["target metrics"]]
             if not having:
                 row |= {method: "–", f"{method}, over its own": "–"}
                 continue
-            means.append(_mean(record["target"][key] for record in having))
+            means.append(_mean(record["target metrics"][key] for record in having))
             differences = {
-                (f"{record['domain']} without {record['unknown']}", record["seed"]): 100
-                * (record["target"][key] - record["target"][own])
+                (f"{record['target']} without {record['unknown']}", record["seed"]): 100
+                * (record["target metrics"][key] - record["target metrics"][own])
                 for record in having
             }
             difference, half, seeds = seed_interval(differences)
@@ -68,10 +67,10 @@ def target_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     rows = []
     for method in dict.fromkeys(record["method"] for record in records):
         of_method = [record for record in records if record["method"] == method]
-        for key in (key for key in of_method[0]["target"] if key.startswith(OSCR)):
+        for key in (key for key in of_method[0]["target metrics"] if key.startswith(OSCR)):
             means = {
-                domain: f"{_mean(record['target'][key] for record in of_method if record['domain'] == domain):.1f}"
-                for domain in sorted({record["domain"] for record in of_method})
+                target: f"{_mean(r['target metrics'][key] for r in of_method if r['target'] == target):.1f}"
+                for target in sorted({record["target"] for record in of_method})
             }
             rows.append({"method": method, "score": key.removeprefix(OSCR), **means})
     return rows
@@ -83,11 +82,11 @@ def calibration_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     for method in dict.fromkeys(record["method"] for record in records):
         own = [record for record in records if record["method"] == method]
         for before, after in CALIBRATED.items():
-            if f"ece/{after}" not in own[0]["target"]:
+            if f"ece/{after}" not in own[0]["target metrics"]:
                 continue
             for part, name in (("validation", "sources"), ("target", "target")):
                 cells = {
-                    f"{title} {when}": f"{_mean(record[part][f'{metric}/{score}'] for record in own):.1f}"
+                    f"{title} {when}": f"{_mean(record[f'{part} metrics'][f'{metric}/{score}'] for record in own):.1f}"
                     for metric, title in (("ece", "ECE"), ("brier", "Brier"))
                     for when, score in (("before", before), ("after", after))
                 }
@@ -102,9 +101,8 @@ def _mean(values: Iterable[float]) -> float:
 def main() -> None:
     """Print the tables, and pack the records."""
     records = parse_records(__doc__, measure_all)
-    for backbone in dict.fromkeys(record["backbone"] for record in records):
-        own = [record for record in records if record["backbone"] == backbone]
-        print(f"{backbone}, {len(own)} runs, in percent")
+    for title, own in by_study(records):
+        print(f"{title}, in percent")
         for rows in (score_rows(own), target_rows(own), calibration_rows(own)):
             if rows:
                 print_rows(rows, numeric=[name for name in rows[0] if name not in ("score", "method", "images")])

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.packed import finished_runs, parse_records, percent
+from benchmarks.packed import by_study, finished_runs, parse_records, percent
 from medic.config.objective import parse_hparams
 from medic.reports.terminal import print_rows
 
@@ -50,9 +50,8 @@ def _label(record: dict[str, Any]) -> str:
 def main() -> None:
     """Print one table per dataset, backbone and share of noisy labels, and pack the records."""
     records = parse_records(__doc__, measure_all)
-    for study in dict.fromkeys(tuple(record[name] for name in STUDY) for record in records):
-        own = [record for record in records if tuple(record[name] for name in STUDY) == study]
-        print(", ".join(f"{name} {value}" for name, value in zip(STUDY, study, strict=True)))
+    for title, own in by_study(records, STUDY):
+        print(title)
         print_rows(system_rows(own), numeric=["targets", *METRICS.values()])
         print()
 

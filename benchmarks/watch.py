@@ -17,7 +17,7 @@ import torch
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
-from benchmarks.packed import finished_runs, parse_records, percent
+from benchmarks.packed import by_study, describe_run, finished_runs, parse_records, percent
 from medic.evaluation.evaluator import LabelledOutputs
 from medic.openset.shift import Reference
 from medic.reports.terminal import print_rows
@@ -41,7 +41,6 @@ def measure(run: Run) -> Iterator[dict[str, Any]]:
         "target, known": target.where(target.label >= 0),
         "target": target,
     }
-    about = {"dataset": run.config.data.dataset, "method": run.method, "target": run.targets[0]}
     for kind, outputs in groups.items():
         for number in range(BATCHES + 1):  # the first has every image
             count = BATCH if number else len(outputs.label)
@@ -53,7 +52,7 @@ def measure(run: Run) -> Iterator[dict[str, Any]]:
             confidence = run.score(drawn.output)
             shift = reference.assess(confidence, drawn.output.features, run.predictor.threshold.value)
             yield {
-                **about, "seed": run.config.run.seed, "kind": kind, "whole": not number, **shift._asdict(),
+                **describe_run(run), "kind": kind, "whole": not number, **shift._asdict(),
                 "p": shift.p_value, "two components": _lower_share(confidence), "true accuracy": known.accuracy,
                 "true unknown": 1 - len(known.label) / len(drawn.label),
             }  # fmt: skip
@@ -85,27 +84,29 @@ def _take(outputs: LabelledOutputs, rows: Tensor) -> LabelledOutputs:
 def main() -> None:
     """Print the alarms and the errors, and pack the records."""
     records = parse_records(__doc__, measure_all)
-    print(f"alarms in percent of the batches of {BATCH} images")
-    print_rows(alarm_rows(records), numeric=["batches", *(f"p < {level}" for level in LEVELS)])
-    print("\nmean absolute error of the estimates, in points")
-    print_rows(
-        error_rows(records),
-        numeric=["accuracy", "estimated", "error", "unknown", "estimated share", "its error", "of two components"],
-    )
+    for title, own in by_study(records):
+        print(f"{title}\nalarms in percent of the batches of {BATCH} images")
+        print_rows(alarm_rows(own), numeric=["batches", *(f"p < {level}" for level in LEVELS)])
+        print("\nmean absolute error of the estimates, in points")
+        print_rows(
+            error_rows(own),
+            numeric=["accuracy", "estimated", "error", "unknown", "estimated share", "its error", "of two components"],
+        )
+        print()
 
 
 def alarm_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     """Return the share of batches with an alarm, by kind."""
     batches = [record for record in records if not record["whole"]]
     rows = []
-    for dataset, kind in dict.fromkeys((record["dataset"], record["kind"]) for record in batches):
-        own = [record for record in batches if (record["dataset"], record["kind"]) == (dataset, kind)]
+    for kind in dict.fromkeys(record["kind"] for record in batches):
+        own = [record for record in batches if record["kind"] == kind]
         rates = {f"p < {level}": f"{100 * fmean(record['p'] < level for record in own):.1f}" for level in LEVELS}
         parts = {
             f"{part} alone": f"{100 * fmean(record[part + '_p'] < LEVELS[1] for record in own):.1f}"
             for part in ("score", "feature")
         }
-        rows.append({"dataset": dataset, "batches from": kind, "batches": str(len(own)), **rates, **parts})
+        rows.append({"batches from": kind, "batches": str(len(own)), **rates, **parts})
     return rows
 
 
@@ -114,12 +115,12 @@ def error_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     rows = []
     for whole in (True, False):
         own = [record for record in records if record["whole"] is whole]
-        for key in dict.fromkeys((record["dataset"], record["method"], record["kind"]) for record in own):
-            group = [record for record in own if (record["dataset"], record["method"], record["kind"]) == key]
+        for key in dict.fromkeys((record["method"], record["kind"]) for record in own):
+            group = [record for record in own if (record["method"], record["kind"]) == key]
             rows.append(
                 {
                     "images": "all" if whole else str(BATCH),
-                    **dict(zip(("dataset", "method", "of"), key, strict=True)),
+                    **dict(zip(("method", "of"), key, strict=True)),
                     "accuracy": percent(record["true accuracy"] for record in group),
                     "estimated": percent(record["accuracy"] for record in group),
                     "error": percent(abs(record["accuracy"] - record["true accuracy"]) for record in group),

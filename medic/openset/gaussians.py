@@ -107,6 +107,7 @@ def _factor(covariance: Tensor, samples: int, ridge: float) -> Tensor:
     width = len(covariance)
     ridged = covariance.clone()
     ridged.diagonal().add_(ridge * covariance.diagonal().mean())
+    factor: Tensor
     factor, failed = torch.linalg.cholesky_ex(ridged)
     # Rounding can hide a singular matrix. A pivot is then as small as the rounding error of its diagonal element.
     floor = width * torch.finfo(torch.float64).eps * ridged.diagonal()

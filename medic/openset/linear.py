@@ -185,8 +185,8 @@ def _quantile(values: Tensor, quantile: float) -> Tensor:
     """Return a linearly interpolated quantile. `torch.quantile` is limited to 16 million values."""
     position = quantile * (len(values) - 1)
     low = int(position)
-    ends = [values.kthvalue(min(index + 1, len(values))).values.double() for index in (low, low + 1)]
-    return torch.lerp(*ends, position - low)
+    below, above = (values.kthvalue(min(rank, len(values))).values.double() for rank in (low + 1, low + 2))
+    return torch.lerp(below, above, position - low)
 
 
 def _count_kept(name: str, features: Tensor, pruned: float) -> Tensor:

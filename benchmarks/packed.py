@@ -21,9 +21,13 @@ def read_records(file: Path) -> list[Record]:
 
 
 def write_records(records: Iterable[Record], file: Path) -> None:
-    """Pack records into a file. The same records always give the same bytes."""
-    text = "".join(json.dumps(record) + "\n" for record in records)
-    file.write_bytes(gzip.compress(text.encode(), mtime=0))
+    """Pack records into a file, with seven digits per number. The same records always give the same bytes."""
+    lines = (json.loads(json.dumps(record), parse_float=_shorten) for record in records)
+    file.write_bytes(gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode(), mtime=0))
+
+
+def _shorten(number: str) -> float:
+    return float(f"{float(number):.7g}")
 
 
 def finished_runs(folder: Path) -> list[Run]:
@@ -48,8 +52,7 @@ def by_study(records: Sequence[Record], names: Sequence[str] = STUDY) -> Iterato
     """Yield the title and the records of every study."""
     for study in dict.fromkeys(tuple(record[name] for name in names) for record in records):
         own = [record for record in records if tuple(record[name] for name in names) == study]
-        runs = len({tuple(record.get(name) for name in ("method", "target", "unknown", "seed")) for record in own})
-        yield ", ".join(f"{name} {value}" for name, value in zip(names, study, strict=True)) + f": {runs} runs", own
+        yield ", ".join(f"{name} {value}" for name, value in zip(names, study, strict=True)), own
 
 
 def parse_records(description: str | None, measure: Callable[[Path], Iterable[Record]]) -> list[Record]:

@@ -39,7 +39,7 @@ def system_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     for label in dict.fromkeys(_label(record) for record in records):
         own = [record for record in records if _label(record) == label]
         means = {title: percent(record[name] for record in own) for name, title in METRICS.items()}
-        rows.append({"method": label, "targets": str(len(own)), **means})
+        rows.append({"method": label, "runs": str(len(own)), **means})
     return sorted(rows, key=lambda row: -float(row["OSCR"]))
 
 
@@ -52,7 +52,7 @@ def main() -> None:
     records = parse_records(__doc__, measure_all)
     for title, own in by_study(records, STUDY):
         print(title)
-        print_rows(system_rows(own), numeric=["targets", *METRICS.values()])
+        print_rows(system_rows(own), numeric=["runs", *METRICS.values()])
         print()
 
 

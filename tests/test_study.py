@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import judges, left_out_domains, packed, recipes, soups, systems
+from benchmarks import class_splits, judges, left_out_domains, packed, recipes, scores, soups, systems, watch
 from benchmarks.study import intervals, training
 from benchmarks.study.__main__ import main
 from benchmarks.study.results import Study
@@ -220,34 +220,62 @@ def test_intervals_over_seeds_for_fixed_targets(monkeypatch, capsys):
     assert "| medic++ over erm, after | oscr |" in out
 
 
-def test_the_thresholds_from_left_out_domains_that_the_page_compares():
-    """Every row of the table is that of the records."""
-    section = PAGE[PAGE.index("### Thresholds from left-out domains") :]
-    path = re.search(r"python -m benchmarks\.left_out_domains (\S+)", section)[1]
-    names = ("method", "rule", "promised", "accepted", "undercoverage", "acc_u", "H-score")
-    printed = [[row[name] for name in names] for row in left_out_domains.curve_rows(packed.read_records(Path(path)))]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("|")]
-    assert rows[0] == list(names)
-    assert len(rows) == 18
-    assert all(row in printed for row in rows[2:])
+def markdown_tables(section):
+    """Return the tables of a section, each as a list of rows with the cells by title."""
+    tables = re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    for table in tables:
+        rows = [[cell.strip().replace("−", "-") for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+        yield [dict(zip(rows[0], row, strict=True)) for row in rows[2:]]
+
+
+STUDIES = {
+    "Thresholds from left-out domains": (left_out_domains, [left_out_domains.curve_rows] * 2),
+    "Scores and calibration in a new domain": (scores, [scores.score_rows, scores.score_rows, scores.calibration_rows]),
+    "What `medic watch` says in a new domain": (watch, [watch.alarm_rows, watch.error_rows]),
+    "Every class unknown in turn": (class_splits, [class_splits.split_rows, class_splits.spread_rows]),
+}
+
+
+@pytest.mark.parametrize("title", STUDIES)
+def test_tables_of_the_page_that_are_printed_from_records(title):
+    """Every row of a section's tables is a row that the benchmark prints from the records named in the section."""
+    module, makers = STUDIES[title]
+    section = re.search(rf"^##+ {re.escape(title)}\n.*?(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)[0]
+    name = module.__name__.rpartition(".")[2]
+    files = re.findall(rf"python -m benchmarks\.{name} (benchmarks/records/\S+)", section)
+    studies = [own for file in files for _, own in packed.by_study(packed.read_records(Path(file)))]
+    tables = list(markdown_tables(section))
+    assert len(tables) == len(makers)
+    for table, maker in zip(tables, makers, strict=True):
+        assert any(all(any(row.items() <= other.items() for other in maker(own)) for row in table) for own in studies)
+
+
+def system_lines(table):
+    return [" ".join(line.split()) for line in table.strip().splitlines()[1:]]
 
 
 def test_the_systems_that_the_page_compares():
-    """The table has a row for every system in the records."""
+    """The tables have a row for every system in the records."""
     page = (Path(__file__).parents[1] / "docs" / "systems.md").read_text()
-    section = page[page.index("## PACS with sketches as target") : page.index("## The paper's PACS table")]
-    path = re.search(r"python -m benchmarks\.systems (\S+)", section)[1]
-    records = [record for record in packed.read_records(Path(path)) if record["dataset"] == "pacs"]
-    printed = [
-        " ".join([row["method"].partition(",")[0], *(row[title] for title in systems.METRICS.values())])
-        for row in systems.system_rows(records)
-    ]
-    table = section[section.index("    method  ") : section.index("**Takeaways**")]
-    assert [" ".join(line.split()) for line in table.strip().splitlines()[1:]] == printed
-    assert len(printed) > 25
-    digits = page[page.index("## The built-in digits") : page.index("### ConvNet, SGD")]
+    sections = {
+        heading: re.search(rf"^## {heading}\n.*?(?=^## )", page, re.MULTILINE | re.DOTALL)[0]
+        for heading in ("PACS with sketches as target", "Heads on frozen features", "The built-in digits")
+    }
+    columns = {"PACS with sketches as target": [], "Heads on frozen features": ["runs"]}
+    for heading, more in columns.items():
+        section = sections[heading]
+        path = re.search(r"python -m benchmarks\.systems (benchmarks/\S+)", section)[1]
+        records = [record for record in packed.read_records(Path(path)) if record["dataset"] == "pacs"]
+        printed = [
+            " ".join([row["method"].partition(",")[0], *(row[title] for title in (*more, *systems.METRICS.values()))])
+            for row in systems.system_rows(records)
+        ]
+        table = section[section.index("    method  ") : section.index("**Takeaways**")]
+        assert system_lines(table) == printed
+        assert len(printed) > 25
+    records = packed.read_records(Path("benchmarks/records/systems.jsonl.gz"))
     for network, title in (("convnet", "ConvNet"), ("gfnet_h_ti", "GFNet-H-Ti")):
-        own = [record for record in packed.read_records(Path(path)) if record["backbone"] == network]
-        for row in systems.system_rows(own):
+        for row in systems.system_rows([record for record in records if record["backbone"] == network]):
             cells = f"{row['method']}, {title} {row['Acc']} {row['H-score']} {row['OSCR']}"
+            digits = sections["The built-in digits"].partition("### ConvNet, SGD")[0]
             assert (cells in " ".join(digits.split())) == (row["runs"] == "4")

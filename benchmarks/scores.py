@@ -47,7 +47,7 @@ def score_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
             own = OSCR + OWN.get(method, "cls")
             having = [record for record in records if record["method"] == method and key in record["target metrics"]]
             if not having:
-                row |= {method: "–", f"{method}, over its own": "–"}
+                row |= {method: "–", f"{method}, over its default": "–"}
                 continue
             means.append(_mean(record["target metrics"][key] for record in having))
             differences = {
@@ -57,7 +57,7 @@ def score_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
             }
             difference, half, seeds = seed_interval(differences)
             interval = f" ± {half:.1f}" if seeds > 1 else ""
-            row |= {method: f"{means[-1]:.1f}", f"{method}, over its own": f"{difference:+.1f}{interval}"}
+            row |= {method: f"{means[-1]:.1f}", f"{method}, over its default": f"{difference:+.1f}{interval}"}
         rows.append((fmean(means), row))
     return [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
 

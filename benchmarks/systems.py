@@ -15,6 +15,8 @@ from medic.config.objective import parse_hparams
 from medic.reports.terminal import print_rows
 
 METRICS = {"acc": "Acc", "hscore": "H-score", "oscr": "OSCR", "validation": "held-out sources"}
+OPTIONS = ("lr", "objective")
+"""Settings that a row names beside the method and its hyperparameters."""
 STUDY = ("dataset", "backbone", "label_noise")
 """Settings that separate one table from the next."""
 
@@ -26,9 +28,9 @@ def measure_all(folder: Path) -> Iterator[dict[str, Any]]:
         yield {
             "dataset": data.dataset, "backbone": run.config.model.backbone, "label_noise": data.label_noise,
             "method": run.method,
-            "options": parse_hparams(user.get("hparams")) | ({"lr": user["lr"]} if "lr" in user else {}),
+            "options": parse_hparams(user.get("hparams")) | {name: user[name] for name in OPTIONS if name in user},
             "target": run.targets[0], "seed": run.config.run.seed,
-            **{name: run.metrics[name] for name in ("acc", "hscore", "oscr")},
+            **{name: run.metrics[name] for name in ("acc", "acc_k", "acc_u", "hscore", "oscr")},
             "validation": run.record["validation"]["acc"],
         }  # fmt: skip
 
@@ -44,7 +46,8 @@ def system_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
 
 
 def _label(record: dict[str, Any]) -> str:
-    return ", ".join([record["method"], *(f"{name} {value:g}" for name, value in record["options"].items())])
+    values = {name: f"{value:g}" if isinstance(value, float) else value for name, value in record["options"].items()}
+    return ", ".join([record["method"], *(f"{name} {value}" for name, value in values.items())])
 
 
 def main() -> None:

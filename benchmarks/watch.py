@@ -86,11 +86,11 @@ def main() -> None:
     records = parse_records(__doc__, measure_all)
     for title, own in by_study(records):
         print(f"{title}\nalarms in percent of the batches of {BATCH} images")
-        print_rows(alarm_rows(own), numeric=["batches", *(f"p < {level}" for level in LEVELS)])
+        print_rows(alarm_rows(own), numeric=[name for name in alarm_rows(own)[0] if name != "batches from"])
         print("\nmean absolute error of the estimates, in points")
         print_rows(
             error_rows(own),
-            numeric=["accuracy", "estimated", "error", "unknown", "estimated share", "its error", "of two components"],
+            numeric=[name for name in error_rows(own)[0] if name not in ("images", "method", "from")],
         )
         print()
 
@@ -103,7 +103,7 @@ def alarm_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
         own = [record for record in batches if record["kind"] == kind]
         rates = {f"p < {level}": f"{100 * fmean(record['p'] < level for record in own):.1f}" for level in LEVELS}
         parts = {
-            f"{part} alone": f"{100 * fmean(record[part + '_p'] < LEVELS[1] for record in own):.1f}"
+            f"{part} p < {LEVELS[1]}": f"{100 * fmean(record[part + '_p'] < LEVELS[1] for record in own):.1f}"
             for part in ("score", "feature")
         }
         rows.append({"batches from": kind, "batches": str(len(own)), **rates, **parts})
@@ -120,14 +120,14 @@ def error_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
             rows.append(
                 {
                     "images": "all" if whole else str(BATCH),
-                    **dict(zip(("method", "of"), key, strict=True)),
+                    **dict(zip(("method", "from"), key, strict=True)),
                     "accuracy": percent(record["true accuracy"] for record in group),
-                    "estimated": percent(record["accuracy"] for record in group),
-                    "error": percent(abs(record["accuracy"] - record["true accuracy"]) for record in group),
+                    "estimated accuracy": percent(record["accuracy"] for record in group),
+                    "accuracy error": percent(abs(record["accuracy"] - record["true accuracy"]) for record in group),
                     "unknown": percent(record["true unknown"] for record in group),
-                    "estimated share": percent(record["unknown"] for record in group),
-                    "its error": percent(abs(record["unknown"] - record["true unknown"]) for record in group),
-                    "of two components": percent(
+                    "estimated unknown": percent(record["unknown"] for record in group),
+                    "unknown error": percent(abs(record["unknown"] - record["true unknown"]) for record in group),
+                    "mixture error": percent(
                         abs(record["two components"] - record["true unknown"]) for record in group
                     ),
                 }

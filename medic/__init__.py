@@ -10,17 +10,17 @@ from medic._version import __version__ as __version__
 
 if TYPE_CHECKING:  # for type checkers
     from medic import openset as openset
-    from medic.api import Export as Export
-    from medic.api import analyze as analyze
-    from medic.api import calibrate as calibrate
-    from medic.api import export as export
-    from medic.api import probe as probe
-    from medic.api import push as push
-    from medic.api import report as report
-    from medic.api import serve as serve
-    from medic.api import sweep as sweep
-    from medic.api import train as train
-    from medic.api import watch as watch
+    from medic.api.models import Export as Export
+    from medic.api.models import calibrate as calibrate
+    from medic.api.models import export as export
+    from medic.api.models import push as push
+    from medic.api.models import serve as serve
+    from medic.api.models import watch as watch
+    from medic.api.results import analyze as analyze
+    from medic.api.results import report as report
+    from medic.api.training import probe as probe
+    from medic.api.training import sweep as sweep
+    from medic.api.training import train as train
     from medic.config.settings import Settings as Settings
     from medic.data import list_datasets as list_datasets
     from medic.deploy.hub import pull as pull
@@ -58,19 +58,9 @@ if TYPE_CHECKING:  # for type checkers
     from medic.utils.outputs import Output as Output
 
 _HOMES = {
-    "medic.api": [
-        "Export",
-        "analyze",
-        "calibrate",
-        "export",
-        "probe",
-        "push",
-        "report",
-        "serve",
-        "sweep",
-        "train",
-        "watch",
-    ],
+    "medic.api.training": ["probe", "sweep", "train"],
+    "medic.api.results": ["analyze", "report"],
+    "medic.api.models": ["Export", "calibrate", "export", "push", "serve", "watch"],
     "medic.config.settings": ["Settings"],
     "medic.data": ["list_datasets"],
     "medic.deploy.hub": ["pull"],

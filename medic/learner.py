@@ -65,7 +65,7 @@ class Learner:
         train_set: Inputs, classes and domains of all training samples, if the method needs them.
         validate: Function that returns the mean validation loss over the source domains, for weight averages that need
             it.
-        iterations: Total number of updates, for weight averages.
+        iterations: Total number of updates, for weight averages and penalties that start later (`vrex`, `fishr`).
         inner_lr: Learning rate of the inner steps (default: the method's).
         hparams: Hyperparameters of the method, by name.
         clip_norm: Maximum gradient norm (default: no clipping).
@@ -117,7 +117,7 @@ class Learner:
             self._preset.get("averaging", "none"),
             spec,
         )
-        parts, _ = assign_hparams(parts, parse_hparams(hparams), "", self.method.name)
+        parts, _ = assign_hparams(parts, parse_hparams(hparams), "", iterations, self.method.name)
         # The parts created below go to the same device as the model.
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self.setup = replace(setup or Setup(), tasks=max(spec.sizes), domains=domains)

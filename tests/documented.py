@@ -151,9 +151,7 @@ def _code_and_settings() -> None:
     Path("sweep.yaml").write_text(settings.replace("/data", "data"))
     Path("run.yaml").write_text("target: street\n")
     torch.save({"model": {"norm.weight": torch.ones(2)}, "args": Namespace(epochs=300)}, "gfnet-h-ti.pth")
-    Path("benchmarks").mkdir()
-    for name in ("systems.yaml", "systems_digits.yaml"):
-        shutil.copy(ROOT / "benchmarks" / name, Path("benchmarks", name))
+    shutil.copytree(ROOT / "benchmarks", "benchmarks", ignore=shutil.ignore_patterns("*.py", "records"))
 
 
 def _train(output: str, name: str, **settings: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import medic
-from medic.api import _values
+from medic.api.training import _values
 from medic.cli import main
 from medic.config.settings import SETTINGS
 from medic.errors import MedicError

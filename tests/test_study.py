@@ -267,11 +267,13 @@ def test_the_systems_that_the_page_compares():
         path = re.search(r"python -m benchmarks\.systems (benchmarks/\S+)", section)[1]
         records = [record for record in packed.read_records(Path(path)) if record["dataset"] == "pacs"]
         printed = [
-            " ".join([row["method"].partition(",")[0], *(row[title] for title in (*more, *systems.METRICS.values()))])
+            " ".join([row["method"], *(row[title] for title in (*more, *systems.METRICS.values()))])
             for row in systems.system_rows(records)
         ]
         table = section[section.index("    method  ") : section.index("**Takeaways**")]
-        assert system_lines(table) == printed
+        assert system_lines(table) == [
+            line.replace(", anneal 125", "").replace(", segments 10", "") for line in printed
+        ]
         assert len(printed) > 25
     records = packed.read_records(Path("benchmarks/records/systems.jsonl.gz"))
     for network, title in (("convnet", "ConvNet"), ("gfnet_h_ti", "GFNet-H-Ti")):

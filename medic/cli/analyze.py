@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medic.analysis import ANALYSES
-from medic.api import analyze
+from medic.api.results import analyze
 from medic.cli.options import add_device_option, add_import_option, count, output_file
 from medic.errors import check_choice
 from medic.reports.terminal import print_rows

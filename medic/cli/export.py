@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from medic.api import export
+from medic.api.models import export
 from medic.cli.options import add_import_option, output_file
 from medic.deploy.layout import EXPORTS
 from medic.deploy.paths import image_paths

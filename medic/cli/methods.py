@@ -101,6 +101,7 @@ def describe(method: "Method") -> dict[str, Any]:
             }
             for dataset in sorted(datasets)
         },
+        "run length": {name: length for name, field in declared if (length := field.metadata["run_length"])},
         "search": {name: str(law) for name, law in search_ranges(method, preset.get("penalty")).items()},
     }
 
@@ -137,6 +138,7 @@ def _print(entry: dict[str, Any]) -> None:
     laws = {name: f"search: {law}" for name, law in entry["search"].items()}
     for name, value in entry["hyperparameters"].items():
         notes = [f"{_number(own[name])} on {on}" for on, own in entry["hyperparameters on"].items() if name in own]
+        notes += [f"in a run of {entry['run length'][name]} iterations"] if name in entry["run length"] else []
         notes += [laws.pop(name)] if name in laws else []
         facts.append(("--hparams", f"{name}={_number(value)}" + (f"  ({'; '.join(notes)})" if notes else "")))
     facts += [(f"--{name.replace('_', '-')}", law) for name, law in laws.items()]

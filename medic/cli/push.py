@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from medic.api import push
+from medic.api.models import push
 from medic.cli.options import add_force_option, add_import_option
 
 

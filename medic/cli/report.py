@@ -4,7 +4,7 @@ import logging
 from argparse import ArgumentParser, Namespace
 from shlex import quote
 
-from medic.api import report
+from medic.api.results import report
 from medic.cli.options import output_file
 from medic.results.runs import open_runs
 from medic.runs.run import Run

@@ -2,7 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from medic.api import serve
+from medic.api.models import serve
 from medic.cli.options import add_device_option, add_force_option, add_import_option, count, number
 from medic.deploy.service.limits import Limits
 from medic.utils.logs import log_output

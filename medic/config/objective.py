@@ -147,15 +147,17 @@ Values = dict[str, dict[str, Any]]
 """Hyperparameter values by part and name."""
 
 
-def assign(parts: Iterable[Part[Any]], chosen: Mapping[str, Any], dataset: str, method: str) -> Values:
-    """Return the value of every hyperparameter: the chosen one, or the default for the dataset.
+def assign(
+    parts: Iterable[Part[Any]], chosen: Mapping[str, Any], dataset: str, iterations: int | None, method: str
+) -> Values:
+    """Return the value of every hyperparameter: the chosen one, or the default for the dataset and run length.
 
     If two parts share a name, `chosen` must qualify it as `part.name`.
     """
     values: Values = {}
     for part in parts:
         declared = hyperparameters(part.kind)
-        for name, default in part.hyperparameters(dataset).items():
+        for name, default in part.hyperparameters(dataset, iterations).items():
             value = chosen.get(f"{part.name}.{name}", chosen.get(name, default))
             kind = type(declared[name].default) if declared[name].default is not None else type(default)
             values.setdefault(part.name, {})[name] = _converted(name, value, kind)

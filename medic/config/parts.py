@@ -76,9 +76,11 @@ def find_parts(
     )
 
 
-def assign_hparams(parts: Parts, hparams: Mapping[str, Any], dataset: str, method: str) -> tuple[Parts, dict[str, Any]]:
+def assign_hparams(
+    parts: Parts, hparams: Mapping[str, Any], dataset: str, iterations: int | None, method: str
+) -> tuple[Parts, dict[str, Any]]:
     """Return the parts with their hyperparameters set, and all hyperparameter values by name."""
-    values = assign(parts, hparams, dataset, method)
+    values = assign(parts, hparams, dataset, iterations, method)
 
     def with_values(part: Any) -> Any:
         if isinstance(part, tuple):

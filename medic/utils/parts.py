@@ -113,13 +113,17 @@ def hyperparameter(
     below: bool = False,
     search: Law | None = None,
     on: Mapping[str, float] | None = None,
+    run_length: int | None = None,
 ) -> Any:
     """Declare a hyperparameter of a part, with its default, limits and DomainBed's search range.
 
-    `on` maps benchmarks to the authors' default, where it differs. A value of None turns the hyperparameter off.
+    `on` maps benchmarks to the authors' default, where it differs. A value of None turns the hyperparameter off. For a
+    number of iterations, `run_length` is the length of the authors' runs: in a shorter run, the default falls in
+    proportion.
     """
     limits = Limits(least, most, above, below)
-    return dataclasses.field(default=default, metadata={"limits": limits, "search": search, "on": on or {}})
+    metadata = {"limits": limits, "search": search, "on": on or {}, "run_length": run_length}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def hyperparameters(kind: Any) -> dict[str, "dataclasses.Field[Any]"]:
@@ -133,6 +137,13 @@ def check_hyperparameters(part: Any) -> None:
     for name, field in hyperparameters(part).items():
         if (value := getattr(part, name)) is not None:
             check_range(type(part).__name__, field.metadata["limits"], **{name: value})
+
+
+def _default(field: "dataclasses.Field[Any]", dataset: str | None, iterations: int | None) -> Any:
+    value, run_length = field.metadata["on"].get(dataset, field.default), field.metadata["run_length"]
+    if run_length is None or iterations is None:
+        return value
+    return value * min(iterations, run_length) // run_length
 
 
 @dataclass(frozen=True)
@@ -154,10 +165,10 @@ class Part(Generic[T_co]):
         """Return the same part with different values."""
         return dataclasses.replace(self, values={**self.values, **values})
 
-    def hyperparameters(self, dataset: str | None = None) -> dict[str, Any]:
-        """Return the hyperparameter values, using the defaults for a dataset."""
+    def hyperparameters(self, dataset: str | None = None, iterations: int | None = None) -> dict[str, Any]:
+        """Return the hyperparameter values, using the defaults for a dataset and a number of iterations."""
         values = {
-            name: self.values.get(name, field.metadata["on"].get(dataset, field.default))
+            name: self.values.get(name, _default(field, dataset, iterations))
             for name, field in hyperparameters(self.kind).items()
         }
         return {name: value for name, value in values.items() if value is not None}

@@ -321,9 +321,20 @@ def test_a_part_brings_what_goes_with_it_to_any_method(mini):
 
 
 def test_a_penalty_that_begins_after_the_end_is_said(mini):
-    for method, iterations, said in (("fishr", 300, 1), ("vrex", 300, 1), ("vrex", 501, 0), ("erm", 1, 0)):
-        plan = plan_of(dataset=mini, method=method, iterations=iterations)
+    for method, iterations, said in (("fishr", 300, 1), ("vrex", 300, 1), ("vrex", 501, 0)):
+        plan = plan_of(dataset=mini, method=method, iterations=iterations, hparams={"anneal": 500})
         assert len([line for line in notes_of(plan) if "anneal" in line]) == said
+
+
+@pytest.mark.parametrize(
+    ("method", "iterations", "anneal"),
+    [("vrex", 5000, 500), ("vrex", 300, 30), ("vrex", 15000, 500), ("fishr", 1200, 360), ("fishr", 1, 0)],
+)
+def test_a_penalty_begins_after_a_share_of_a_short_run(mini, method, iterations, anneal):
+    """As late as DomainBed's in its runs of 5,000 iterations, and no later in longer runs."""
+    plan = plan_of(dataset=mini, method=method, iterations=iterations)
+    assert plan.config.settings["hparams"]["anneal"] == plan.parts.penalty.build().anneal == anneal
+    assert not [line for line in notes_of(plan) if "anneal" in line]
 
 
 def test_names_of_methods_and_datasets_in_any_case():

@@ -95,7 +95,7 @@ def test_mistakes(mini, settings, message):
 
 def test_a_recipe_has_all_of_them(mini):
     plan = plan_of(dataset=mini, method="vrex", hparams="weight=3")
-    assert plan.config.settings["hparams"] == {"weight": 3.0, "anneal": 500}
+    assert plan.config.settings["hparams"] == {"weight": 3.0, "anneal": 100}  # of 1,000 iterations
     assert plan_of(**plan.config.settings).config.settings == plan.config.settings
 
 

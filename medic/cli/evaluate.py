@@ -3,28 +3,22 @@
 import json
 import math
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medic.cli.catalogue import check_names
 from medic.cli.options import add_device_option, add_import_option, input_file
 from medic.errors import MedicError
-from medic.metrics import DEFAULT, METRICS, find_metric
-from medic.reports.terminal import print_blocks, print_rows
+from medic.reports.evaluation import print_classes, print_domains, print_groups, print_metrics, print_spectrum
 from medic.runs.layout import check_run
 from medic.runs.opening import check_learned
 
 if TYPE_CHECKING:
-    from medic.evaluation.decisions import ClassResult, Confused, Decisions, GroupResult
+    from medic.evaluation.decisions import Decisions
     from medic.evaluation.evaluator import Outputs
     from medic.runs.run import Run
     from medic.runs.spectrum import UnknownImages
-
-MAX_CONFUSIONS = 10
-"""Maximum number of confusions to print."""
-GROUPS = 30
-"""Maximum number of groups to print."""
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -107,28 +101,12 @@ def run(arguments: Namespace) -> int:
     run = Run(arguments.run)
     check_learned(arguments.run, run.learning_failure)
     rule = user_rule if user_rule is not None else run.config.evaluation.threshold
-    if arguments.per_class or arguments.by:
-        if arguments.rerun or arguments.unknown_folder:
-            option = "--rerun" if arguments.rerun else "--unknown-folder"
-            raise MedicError(f"--per-class and --by use the saved predictions of the run: omit {option}")
-        from medic.runs.reevaluate import make_decisions
-
-        # By domain, show the sources next to the target.
-        grouped, score = make_decisions(run, arguments.score, rule, sources=arguments.by in ("domain", "split"))
-        decisions = grouped.where(grouped.columns["split"] == "target")
-        tested_on = "held-out images" if not run.config.data.target else ", ".join(run.config.data.target)
-        chosen = f"rule {rule}" if isinstance(rule, str) else "given"
-        at = (
-            ""
-            if decisions.threshold is None
-            else f" at threshold {_format_threshold(score, decisions.threshold)} ({chosen})"
-        )
-        about = f"{run.config.run.method} on {tested_on}: {len(decisions.label):,} images, score {score}{at}"
-        if at and (note := _seen_by(str(rule))):
-            about += f"\n{note}"
-        _print_decisions(decisions, grouped, arguments, about)
-        return 0
-    return _evaluate_run(run, arguments, rule)
+    if not arguments.per_class and not arguments.by:
+        return _evaluate_run(run, arguments, rule)
+    if arguments.rerun or arguments.unknown_folder:
+        option = "--rerun" if arguments.rerun else "--unknown-folder"
+        raise MedicError(f"--per-class and --by use the saved predictions of the run: omit {option}")
+    return _break_down(run, arguments, rule)
 
 
 def _rule(text: str) -> str | float:
@@ -146,6 +124,27 @@ def _format_threshold(score: str, threshold: float) -> str:
     return f"{Threshold.of(threshold, '', get_score(score).probability).display_value:.6g}"
 
 
+def _break_down(run: "Run", arguments: Namespace, rule: str | float) -> int:
+    """Print the saved decisions of a run by class or group."""
+    from medic.runs.reevaluate import make_decisions
+
+    # By domain, show the sources next to the target.
+    grouped, score = make_decisions(run, arguments.score, rule, sources=arguments.by in ("domain", "split"))
+    decisions = grouped.where(grouped.columns["split"] == "target")
+    tested_on = "held-out images" if not run.config.data.target else ", ".join(run.config.data.target)
+    chosen = f"rule {rule}" if isinstance(rule, str) else "given"
+    at = (
+        ""
+        if decisions.threshold is None
+        else f" at threshold {_format_threshold(score, decisions.threshold)} ({chosen})"
+    )
+    about = f"{run.config.run.method} on {tested_on}: {len(decisions.label):,} images, score {score}{at}"
+    if at and (note := _seen_by(str(rule))):
+        about += f"\n{note}"
+    _print_decisions(decisions, grouped, arguments, about)
+    return 0
+
+
 def _evaluate_run(run: "Run", arguments: Namespace, rule: str | float) -> int:
     from medic.runs.reevaluate import recompute_outputs, review
 
@@ -160,7 +159,7 @@ def _evaluate_run(run: "Run", arguments: Namespace, rule: str | float) -> int:
         print(json.dumps({**by_score, **({"spectrum": spectrum} if arguments.unknown_folder else {})}, indent=2))
         return 0
     targets = {score: values["target"] for score, values in by_score.items()}
-    _print_metrics(targets)
+    print_metrics(targets)
     if rules := {values["threshold_rule"] for values in targets.values() if "threshold_rule" in values}:
         chosen = {score: values["threshold"] for score, values in targets.items() if "threshold" in values}
         thresholds = [f"{score} {_format_threshold(score, value)}" for score, value in chosen.items()]
@@ -174,10 +173,10 @@ def _evaluate_run(run: "Run", arguments: Namespace, rule: str | float) -> int:
         parts = {**values["targets"], **({"(sources)": values["source"]} if "source" in values else {})}
         if len(parts) > 1:
             print(f"\nby domain, {score}:")
-            _print_domains(parts)
+            print_domains(parts)
     if unknown:
         print(f"\nunknown images by origin, {arguments.score or own}: AUROC against known images, in percent")
-        _print_spectrum(unknown)
+        print_spectrum(unknown)
     return 0
 
 
@@ -196,22 +195,6 @@ def _measure_spectrum(
     return measure_spectrum(run, score, rule, outputs, folders, arguments.device or "auto")
 
 
-def _print_spectrum(unknown: "Sequence[UnknownImages]") -> None:
-    """Print how well unknown images are separated from known images in the sources, in the target, and in both."""
-    rows = [
-        {
-            "unknown images from": row.place,
-            "images": f"{row.images:,}",
-            "known sources": _share(row.sources),
-            "known target": _share(row.target),
-            "full spectrum": _share(row.full),
-            "rejected": _share(row.rejected),
-        }
-        for row in unknown
-    ]
-    print_rows(rows, numeric=list(rows[0])[1:])
-
-
 def _seen_by(name: str) -> str:
     """Return a note if a threshold rule uses target data, otherwise an empty string."""
     from medic.openset import RULES
@@ -222,41 +205,6 @@ def _seen_by(name: str) -> str:
     if rule.oracle:
         return f"{name} uses target labels to pick a threshold: H-score, acc_k and acc_u are not valid results"
     return f"{name} uses unlabelled target images (transductive), which affects H-score, acc_k and acc_u"
-
-
-def _print_metrics(columns: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print one row per metric."""
-    known = dict.fromkeys(key for values in columns.values() for key in values)
-    # Other scores are separate columns, and the threshold is not a percentage.
-    apart = ("score", "threshold", "threshold_rule", "oscr_c", "oscr_b")
-    keys = [key for key in known if "/" not in key and key not in apart]
-    rows = [
-        {
-            "in percent": find_metric(key).title,
-            **{title: _text(key, values.get(key)) for title, values in columns.items()},
-        }
-        for key in keys
-    ]
-    print_blocks(rows, "in percent", list(columns))
-
-
-def _print_domains(parts: Mapping[str, Mapping[str, Any]]) -> None:
-    rows = [
-        {
-            "domain": domain,
-            **{metric.title: _text(metric.key, part.get(metric.key)) for metric in (*DEFAULT, METRICS["auroc"])},
-        }
-        for domain, part in parts.items()
-    ]
-    print_rows(rows, numeric=list(rows[0])[1:])
-
-
-def _text(key: str, value: Any) -> str:
-    """Format the value of a metric, usually in percent."""
-    if value is None:
-        return "–"
-    scale = find_metric(key).scale
-    return f"{scale * value:.{2 if scale > 1 else 4}f}"
 
 
 def _evaluate_file(arguments: Namespace) -> int:
@@ -285,10 +233,10 @@ def _evaluate_file(arguments: Namespace) -> int:
         print(json.dumps({**metrics, **({"domains": domains} if domains else {})}, indent=2))
         return 0
     print(about)
-    _print_metrics({"value": metrics})
+    print_metrics({"value": metrics})
     if domains:
         print("\nby domain:")
-        _print_domains(domains)
+        print_domains(domains)
     return 0
 
 
@@ -318,89 +266,13 @@ def _print_decisions(decisions: "Decisions", grouped: "Decisions", arguments: Na
             content["classes"] = [result._asdict() for result in classes]
             content["confusions"] = [{**confusion._asdict(), "share": confusion.share} for confusion in confusions]
         if arguments.by:
-            content[arguments.by] = [{**group._asdict(), "correct": _finite(group.correct)} for group in groups]
+            content[arguments.by] = [
+                {**group._asdict(), "correct": None if math.isnan(group.correct) else group.correct} for group in groups
+            ]
         print(json.dumps(content, indent=2, ensure_ascii=False))
         return
     print(about)
     if arguments.per_class:
-        _print_classes(classes, confusions, decisions.threshold is not None)
+        print_classes(classes, confusions, decisions.threshold is not None)
     if arguments.by:
-        _print_groups(groups, arguments.by, decisions.threshold is not None)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _print_classes(classes: Sequence["ClassResult"], confusions: Sequence["Confused"], decided: bool) -> None:
-    from medic.evaluation.decisions import wilson
-
-    for known, title in ((True, "known classes, in percent"), (False, "unknown classes, in percent")):
-        own = [result for result in classes if result.known is known]
-        if not own:
-            continue
-        print(f"\n{title}:")
-        rows = []
-        for result in own:
-            row = {"class": result.name, "images": f"{result.images:,}"}
-            if known:
-                row |= {"Acc": _share(result.acc), "95%": _interval(*wilson(result.acc or 0.0, result.images))}
-                row |= {"acc_k": _share(result.acc_k), "rejected": _share(result.rejected)} if decided else {}
-            elif decided:
-                row |= {
-                    "rejected": _share(result.rejected),
-                    "95%": _interval(*wilson(result.rejected or 0.0, result.images)),
-                }
-            taken = "" if result.taken_for is None else f"{result.taken_for} ({_share(result.share)})"
-            rows.append({**row, "most often predicted as": taken})
-        print_rows(rows, numeric=[name for name in rows[0] if name not in ("class", "most often predicted as")])
-    print(f"\nmost frequent confusions{' of accepted images' if decided else ''}{'' if confusions else ': none'}")
-    if confusions:
-        rows = [
-            {
-                "class": confusion.true,
-                "kind": "known" if confusion.known else "unknown",
-                "predicted as": confusion.taken_for,
-                "images": f"{confusion.images:,} of {confusion.of:,}",
-                "in percent": _share(confusion.share),
-            }
-            for confusion in confusions[:MAX_CONFUSIONS]
-        ]
-        print_rows(rows, numeric=["images", "in percent"])
-    if len(confusions) > MAX_CONFUSIONS:
-        print(f"and {len(confusions) - MAX_CONFUSIONS} more pairs of classes")
-
-
-def _print_groups(groups: Sequence["GroupResult"], column: str, decided: bool) -> None:
-    order = "lowest H-score" if all("hscore" in group.metrics for group in groups) else "lowest upper bound"
-    print(f"\nby {column}, in percent, {order} first:")
-    keys = [
-        key
-        for key in ("acc", "acc_k", "acc_u", "hscore", "oscr", "auroc")
-        if any(key in group.metrics for group in groups)
-    ]
-    rows = [
-        {
-            column: group.group,
-            "known": f"{group.known:,}",
-            "unknown": f"{group.unknown:,}",
-            **({"correct": _share(_finite(group.correct))} if decided else {}),
-            "95%": _interval(group.low, group.high),
-            **{METRICS[key].title: _share(group.metrics.get(key)) for key in keys},
-        }
-        for group in groups[:GROUPS]
-    ]
-    print_rows(rows, numeric=list(rows[0])[1:])
-    if len(groups) > GROUPS:
-        print(f"and {len(groups) - GROUPS} better groups; use --json to print all")
-    if decided:
-        print("correct: known images accepted and classified correctly, and unknown images rejected")
-    print(f"95%: Wilson confidence interval of {'correct' if decided else 'Acc'}")
-
-
-def _share(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.1f}"
-
-
-def _interval(low: float, high: float) -> str:
-    return f"{100 * low:.0f}–{100 * high:.0f}"
+        print_groups(groups, arguments.by, decisions.threshold is not None)

@@ -36,9 +36,7 @@ class Fishr(Penalty, name="fishr"):
     """
 
     weight: float = hyperparameter(1000.0, search=log10("lambda", 1, 4))
-    anneal: int = hyperparameter(
-        1500, search=uniform("penalty_anneal_iters", 0, 5000, whole=True), run_length=5000
-    )
+    anneal: int = hyperparameter(1500, search=uniform("penalty_anneal_iters", 0, 5000, whole=True), run_length=5000)
     ema: float = hyperparameter(0.95, most=1, below=True, search=uniform("ema", 0.90, 0.99))
     updates: Tensor = field(init=False)
     variances: Tensor | None = field(init=False)

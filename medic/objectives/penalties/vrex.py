@@ -16,9 +16,7 @@ class VRex(Penalty, name="vrex"):
     """w · mean_d (L_d - mean L)², where w is 1 in the first `anneal` steps and `weight` afterwards."""
 
     weight: float = hyperparameter(10.0, search=log10("vrex_lambda", -1, 5))
-    anneal: int = hyperparameter(
-        500, search=log10("vrex_penalty_anneal_iters", 0, 4, whole=True), run_length=5000
-    )
+    anneal: int = hyperparameter(500, search=log10("vrex_penalty_anneal_iters", 0, 4, whole=True), run_length=5000)
     updates: Tensor = field(init=False)
     compares_tasks = True
 

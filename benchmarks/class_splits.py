@@ -7,6 +7,7 @@
 With `split: leave-one-class-out`, every class is unknown in turn. A split counts once, with its mean over the targets.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -56,17 +57,24 @@ def spread_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
                 fmean(100 * record[metric] for record in own if record["unknown"] == unknown)
                 for unknown in dict.fromkeys(record["unknown"] for record in own)
             ]
-            texts[method] = f"{fmean(by_split):.1f} ± {stdev(by_split):.1f}"
+            spread = stdev(by_split) if len(by_split) > 1 else math.nan
+            texts[method] = f"{fmean(by_split):.1f} ± {spread:.1f}"
         mean, half, count = seed_interval(_gains(records, metric))
         rows.append({"metric": title, **texts, "difference": f"{mean:+.1f} ± {half:.1f}", "splits": str(count)})
     return rows
 
 
 def _gains(records: Sequence[dict[str, Any]], metric: str) -> Values:
-    """Return the difference between the methods in points, by target and seed. Every split has its own seed."""
-    values = {(r["method"], r["target"], r["seed"]): 100 * r[metric] for r in records}
-    pairs = [(target, seed) for method, target, seed in values if method == BASE]
-    return {pair: values[COMPARED, *pair] - values[BASE, *pair] for pair in pairs}
+    """Return the difference between the methods in points, by target and number of the split."""
+    values: dict[tuple[str, str, str], list[float]] = {}
+    for record in records:
+        values.setdefault((record["method"], record["target"], record["unknown"]), []).append(100 * record[metric])
+    splits = list(dict.fromkeys(record["unknown"] for record in records))
+    return {
+        (target, splits.index(unknown)): fmean(values[COMPARED, target, unknown]) - fmean(base)
+        for (method, target, unknown), base in values.items()
+        if method == BASE and (COMPARED, target, unknown) in values
+    }
 
 
 def main() -> None:

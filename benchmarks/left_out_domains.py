@@ -1,6 +1,7 @@
 """Compare the threshold that holds on the sources with one from source domains that a run was not trained on.
 
-    medic sweep FILE --output runs/pacs       # targets: every domain, and every pair of domains
+    medic sweep benchmarks/sweeps/pairs.yaml --root PACS --weights lite0.safetensors --output runs/pacs
+    medic sweep benchmarks/sweeps/watch.yaml --root PACS --weights lite0.safetensors --output runs/pacs
     python -m benchmarks.left_out_domains runs/pacs --pack benchmarks/records/left_out_domains.jsonl.gz
     python -m benchmarks.left_out_domains benchmarks/records/left_out_domains.jsonl.gz
 
@@ -15,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from benchmarks.packed import by_study, describe_run, finished_runs, parse_records, percent
+from benchmarks.packed import STUDY, by_study, describe_run, finished_runs, parse_records, percent
 from medic import openset
 from medic.openset.calibration import conformal
 from medic.reports.terminal import print_rows
@@ -47,15 +48,21 @@ def measure(run: Run, left_out: Sequence[Tensor]) -> Iterator[dict[str, Any]]:
 def measure_all(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of every run with one target, whose runs with two targets are all in the folder."""
     runs = finished_runs(folder)
-    by_key = {(run.method, run.config.run.seed, frozenset(run.targets)): run for run in runs}
-    for (method, seed, targets), run in by_key.items():
-        if len(targets) > 1:
+    by_key = {(*_trial(run), frozenset(run.targets)): run for run in runs}
+    for run in runs:
+        if len(run.targets) > 1:
             continue
-        pairs = [by_key.get((method, seed, targets | {source})) for source in run.config.data.sources]
+        pairs = [by_key.get((*_trial(run), frozenset([*run.targets, source]))) for source in run.config.data.sources]
         if None not in pairs:
             yield from measure(
                 run, [_known(pair, source) for pair, source in zip(pairs, run.config.data.sources, strict=False)]
             )
+
+
+def _trial(run: Run) -> tuple[Any, ...]:
+    """Return what a run shares with the runs that are not trained on one more domain."""
+    record = describe_run(run)
+    return tuple(record[name] for name in (*STUDY, "method", "seed"))
 
 
 def _known(run: Run | None, domain: str) -> Tensor:

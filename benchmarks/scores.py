@@ -1,7 +1,8 @@
 """Compare the scores of runs that were trained with `--all-scores`: OSCR on the target, and calibration.
 
-    medic sweep benchmarks/sweeps/backbones.yaml --root PACS --backbone … --weights … --output runs/lite0
-    python -m benchmarks.scores runs/lite0 --pack benchmarks/records/scores.jsonl.gz
+    medic probe --dataset pacs --root PACS --backbone tf_efficientnet_lite0 --weights lite0.safetensors \\
+        --image-size 160 --methods erm medic++ --output runs/probe
+    python -m benchmarks.scores runs/probe --pack benchmarks/records/scores.jsonl.gz
     python -m benchmarks.scores benchmarks/records/scores.jsonl.gz
 
 The scores `temperature` and `platt` are calibrated on held-out source images. Calibration is measured before and after,

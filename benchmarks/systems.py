@@ -10,26 +10,25 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.packed import by_study, finished_runs, parse_records, percent
+from benchmarks import packed
+from benchmarks.packed import by_study, describe_run, finished_runs, parse_records, percent
 from medic.config.objective import parse_hparams
 from medic.reports.terminal import print_rows
 
 METRICS = {"acc": "Acc", "hscore": "H-score", "oscr": "OSCR", "validation": "held-out sources"}
 OPTIONS = ("lr", "objective")
 """Settings that a row names beside the method and its hyperparameters."""
-STUDY = ("dataset", "backbone", "label_noise")
+STUDY = (*packed.STUDY, "label_noise")
 """Settings that separate one table from the next."""
 
 
 def measure_all(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield a record per finished run in a folder."""
     for run in finished_runs(folder):
-        data, user = run.config.data, run.user_settings
+        user = run.user_settings
         yield {
-            "dataset": data.dataset, "backbone": run.config.model.backbone, "label_noise": data.label_noise,
-            "method": run.method,
+            **describe_run(run), "label_noise": run.config.data.label_noise,
             "options": parse_hparams(user.get("hparams")) | {name: user[name] for name in OPTIONS if name in user},
-            "target": run.targets[0], "seed": run.config.run.seed,
             **{name: run.metrics[name] for name in ("acc", "acc_k", "acc_u", "hscore", "oscr")},
             "validation": run.record["validation"]["acc"],
         }  # fmt: skip

@@ -1,7 +1,7 @@
 """Measure what `medic watch` says of batches of images: how often it raises an alarm, and how wrong its estimates are.
 
-    medic sweep benchmarks/sweeps/watch_digits.yaml --output runs/digits
-    python -m benchmarks.watch runs/digits --pack benchmarks/records/watch.jsonl.gz
+    medic sweep benchmarks/sweeps/watch.yaml --root PACS --weights lite0.safetensors --output runs/watch
+    python -m benchmarks.watch runs/watch --pack benchmarks/records/watch.jsonl.gz
     python -m benchmarks.watch benchmarks/records/watch.jsonl.gz
 
 The reference is one half of a run's validation images. Batches are drawn from the other half, which should raise

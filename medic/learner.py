@@ -65,7 +65,8 @@ class Learner:
         train_set: Inputs, classes and domains of all training samples, if the method needs them.
         validate: Function that returns the mean validation loss over the source domains, for weight averages that need
             it.
-        iterations: Total number of updates, for weight averages and penalties that start later (`vrex`, `fishr`).
+        iterations: Total number of updates, for weight averages and for penalties that start later: by default,
+            `vrex` after 500 updates and `fishr` after 1,500, and earlier if there are fewer than 5,000 updates.
         inner_lr: Learning rate of the inner steps (default: the method's).
         hparams: Hyperparameters of the method, by name.
         clip_norm: Maximum gradient norm (default: no clipping).

@@ -49,6 +49,21 @@ def test_mistakes_in_a_sweep(span, options, message, tmp_path):
         medic.sweep(span, dataset="digits", target="street", output=tmp_path, **options)
 
 
+def test_mistakes_in_an_executor_come_first(tmp_path):
+    """Before the images are listed."""
+    wrong = {"dataset": "pacs", "root": tmp_path / "nowhere", "output": tmp_path, "executor_options": {"adress": "x"}}
+    for call in (lambda: medic.sweep({"seed": [0]}, **wrong), lambda: medic.probe(["erm"], **wrong)):
+        with pytest.raises(MedicError, match=naming("'adress' 'address'")):
+            call()
+
+
+def test_a_probe_returns_its_runs(mini, tmp_path):
+    options = {**QUICK, "dataset": mini, "target": "street", "output": tmp_path, "executor": "here", "retries": 0}
+    (run,) = medic.probe("erm", [3], **options)
+    assert (run.method, run.config.run.seed, run.config.model.tune) == ("erm", 3, "head")
+    assert "oscr/knn" in run.metrics
+
+
 def test_a_quiet_sweep_warns_of_failures(mini, tmp_path, caplog):
     options = {**QUICK, "dataset": mini, "target": "street", "method": "erm", "output": tmp_path, "clip_norm": 0.0}
     runs = medic.sweep({"lr": [1e30]}, executor="here", retries=0, **{**options, "iterations": 20})

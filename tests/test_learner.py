@@ -194,6 +194,13 @@ def test_a_restored_learner_goes_on_in_the_same_way(name):
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize(("iterations", "begins"), [(None, 500), (100, 10)])
+def test_a_penalty_begins_after_a_share_of_the_updates(iterations, begins):
+    model = make_model("vrex", find_needs(METHODS["vrex"]))
+    learner = medic.Learner("vrex", model, sgd, classes=CLASSES, domains=DOMAINS, iterations=iterations)
+    assert learner.objective.restart_iterations(1) == {begins}
+
+
 def test_an_optimizer_of_yours_gets_the_parameters_of_the_method():
     model = make_model("miro", find_needs(METHODS["miro"]))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)

@@ -2,7 +2,7 @@
 
 The predicted class is the one with the largest closed-set output, even if the image is then rejected. Target images of
 known classes are compared with validation images of the source domains. A confusion that occurs only in the target is
-due to the domain. A confusion is listed only if it exceeds the fraction in the source domains by more than two standard
+due to the domain. A confusion is listed only if its rate exceeds that in the source domains by more than two standard
 errors. Unknown target classes are compared with the same classes in the source domains, if available.
 """
 
@@ -140,8 +140,8 @@ class Errors(Result):
             lines.append(f"{place}: the target has no unknown classes")
         if within := sum(one.excess > 0 and not one.significant for one in self.confusions):
             lines.append(
-                f"{counted(within, 'confusion')} between known classes left out: "
-                "at most two standard errors above the sources"
+                f"{counted(within, 'confusion')} between known classes not listed: "
+                "at most two standard errors more frequent than in the sources"
             )
         return lines
 

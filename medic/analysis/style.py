@@ -64,7 +64,7 @@ def styled(draw: Draw) -> Draw:
 
 
 def new_figure(height: float) -> Figure:
-    """Return an empty figure that is one column wide, with a height in inches."""
+    """Return an empty figure that is one column wide and `height` inches tall."""
     return Figure(figsize=(WIDTH, height), layout="constrained")
 
 

@@ -9,16 +9,17 @@ from medic.config.signatures import lists_settings
 from medic.errors import MedicError
 from medic.results.runs import Runs, sort_runs
 from medic.runs.run import Run
+from medic.sweeps.executors import Executor, make_executor
+from medic.sweeps.launch import describe_failures, launch
+from medic.sweeps.sweep import Job, check_local
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from medic.sweeps.sweep import Job
-
     NetworkSource = nn.Module | Callable[[], nn.Module]
     """A network, or a function that creates it."""
 else:  # lets tools evaluate annotations without importing torch
-    Job = NetworkSource = Any
+    NetworkSource = Any
 
 logger = logging.getLogger(__name__)
 
@@ -104,8 +105,9 @@ def sweep(
         _name_sources(settings, model), {name: _values(value) for name, value in span.items()}, variants
     )
     check_shareable(planned)
+    chosen = make_executor(executor, jobs, **(executor_options or {}))
     with log_output(quiet):
-        return _launch(planned.jobs(Planner()), executor, jobs, retries, quiet, executor_options)
+        return _launch(planned.jobs(Planner()), chosen, retries, quiet)
 
 
 @lists_settings
@@ -138,29 +140,18 @@ def probe(
     from medic.sweeps.probe import plan_probe
     from medic.utils.logs import log_output
 
-    chosen = [methods] if isinstance(methods, str) else methods
+    names = [methods] if isinstance(methods, str) else methods
+    chosen = make_executor(executor, jobs, **(executor_options or {}))
     with log_output(quiet):
-        planned, _ = plan_probe(settings, chosen, list(seeds))
-        return _launch(planned, executor, jobs, retries, quiet, executor_options)
+        planned, _ = plan_probe(settings, names, list(seeds))
+        return _launch(planned, chosen, retries, quiet)
 
 
-def _launch(
-    planned: Sequence[Job],
-    executor: str,
-    jobs: int | None,
-    retries: int | None,
-    quiet: bool,
-    options: Mapping[str, Any] | None,
-) -> Runs:
+def _launch(planned: Sequence[Job], executor: Executor, retries: int | None, quiet: bool) -> Runs:
     """Execute the missing runs, log a warning for each failed run, and return the finished runs."""
-    from medic.sweeps.executors import make_executor
-    from medic.sweeps.launch import describe_failures, launch
-    from medic.sweeps.sweep import check_local
-
-    chosen = make_executor(executor, jobs, **(options or {}))
-    if executor != "here":
+    if not executor.in_process:
         check_local(planned)
-    schedule = launch(planned, chosen, retries, quiet=quiet)
+    schedule = launch(planned, executor, retries, quiet=quiet)
     for line in describe_failures(schedule):
         logger.warning(line)
     return sort_runs((job.directory.path for job in schedule.jobs), schedule.output)

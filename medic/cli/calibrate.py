@@ -143,7 +143,7 @@ def _print(effects: "list[Effect]", chosen: "Threshold | None", calibration: "Ca
     if (labelled := calibration.labelled) is not None:
         known = int((labelled.label >= 0).sum())
         others = len(labelled.label) - known
-        notes.append(f"percentages of {known:,} known and {others:,} unknown images: {labelled.about}")
+        notes.append(f"percentages refer to {known:,} known and {others:,} unknown images: {labelled.about}")
         if not others and calibration.unlabelled is None:
             notes.append(
                 "without unknown images, the table shows only what each threshold costs: to see what it rejects, pass "

@@ -49,7 +49,7 @@ def add_executor_options(parser: ArgumentParser) -> None:
         help=f"where to execute runs: {', '.join(names)} (default: local)",
     )
     group.add_argument("--jobs", type=int, metavar="N", help="number of parallel runs (default: one per GPU or core)")
-    group.add_argument("--retries", type=index, metavar="N", help="how often to retry a failed run (default: 1)")
+    group.add_argument("--retries", type=index, metavar="N", help="how many times to retry a failed run (default: 1)")
     for executor in names:
         for name, arguments in executor_options(executor).items():
             group.add_argument(f"--{name.replace('_', '-')}", **arguments)

@@ -116,8 +116,11 @@ def fit_strategy(
     return replace(parts, strategy=inner.changed(bn_rate=factor))
 
 
-def search_ranges(method: Method, penalty: str | None) -> dict[str, Law]:
-    """Return the search ranges for the hyperparameters of a method and a penalty."""
+def search_ranges(method: Method, penalty: str | None, iterations: int | None = None) -> dict[str, Law]:
+    """Return the search ranges for the hyperparameters of a method and a penalty, for a number of iterations.
+
+    Without `iterations`, they are DomainBed's.
+    """
     parts = [method.strategy, method.change, None if penalty is None else Part(penalty, PENALTIES[penalty])]
-    ranges = {name: law for part in parts if part is not None for name, law in part.search().items()}
+    ranges = {name: law for part in parts if part is not None for name, law in part.search(iterations).items()}
     return {**ranges, **method.search}

@@ -176,7 +176,7 @@ def resolve(settings: Mapping[str, Any], open_dataset: OpenDataset = open_datase
         start=start,
         grid=grid,
         parts=parts,
-        search=search_ranges(method, penalty),
+        search=search_ranges(method, penalty, optim.iterations),
         weights=None,
         plugins=tuple(dict.fromkeys((*imported, *installed, *local))),
     )

@@ -224,5 +224,5 @@ def parse_steps(steps: int | Sequence[int] | str) -> int | tuple[int, ...]:
         return tuple(int(str(part)) for part in parts)
     except (TypeError, ValueError):
         raise MedicError(
-            f"--steps must be the tasks per step, as in 3,3,3, or the number of steps, got {steps!r}"
+            f"--steps must be the number of tasks in each step, as in 3,3,3, or the number of steps, got {steps!r}"
         ) from None

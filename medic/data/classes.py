@@ -100,8 +100,8 @@ def named_split(name: str, dataset: str, classes: Sequence[str], sources: Sequen
 def drawn_split(name: str, classes: Sequence[str], seed: int) -> ClassSplit:
     """Return a split that depends on the seed: `random:k` or `leave-one-class-out`.
 
-    `random:k` draws k known classes. With `leave-one-class-out`, the seeds 0, 1, … each make one class unknown, in the
-    order of the classes.
+    `random:k` draws k known classes. With `leave-one-class-out`, seed 0 makes the first class unknown, seed 1 the
+    second, and so on.
     """
     if name == LEAVE_ONE_OUT:
         left_out = classes[seed % len(classes)]

@@ -58,6 +58,6 @@ def learning_failure(records: Records, selected: int) -> str:
     if min(later) < first - FALL * abs(first) or validation["loss"] < validation["chance_loss"]:
         return ""
     return (
-        f"training loss never fell (first {first:.3g}, lowest later {min(later):.3g}), and validation cross-entropy "
-        f"{validation['loss']:.3g} is no better than chance ({validation['chance_loss']:.3g})"
+        f"training loss never fell (initially {first:.3g}, at best {min(later):.3g} later), and validation "
+        f"cross-entropy {validation['loss']:.3g} is no better than chance ({validation['chance_loss']:.3g})"
     )

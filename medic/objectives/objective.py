@@ -175,7 +175,7 @@ class Objective(DeclaredModule):
             return self.penalised(self.risks(model, output, step), output, step)
 
     def outputs(self, model: nn.Module, step: Step) -> Output:
-        """Forward the tasks in a step, together or one by one."""
+        """Run a forward pass over the tasks in a step, together or one by one."""
         if self.passes == "step":
             return _forward(model, step)
         return Output.cat([_forward(model, task) for task in step.tasks()])

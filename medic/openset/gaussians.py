@@ -65,8 +65,8 @@ class RelativeMahalanobis(Fitted):
         share = label.bincount(minlength=classes).double().unsqueeze(1) / len(label)
         centre = (share * means).sum(dim=0, keepdim=True)
         between = (means - centre).T @ (share * (means - centre))
-        factors = (_factor(covariance, len(label), ridge) for covariance in (within, within + between))
-        return cls(means, next(factors), centre, next(factors))
+        factor = _factor(within, len(label), ridge)
+        return cls(means, factor, centre, _factor(within + between, len(label), ridge))
 
     def __call__(self, output: AnyOutput) -> Tensor:
         """Return d_0 − min_c d_c for every sample, of shape (N,). d_0 and d_c are squared Mahalanobis distances."""
@@ -100,7 +100,7 @@ def _estimate(features: Tensor, label: Tensor, classes: int) -> tuple[Tensor, Te
 
 
 def _factor(covariance: Tensor, samples: int, ridge: float) -> Tensor:
-    """Return the Cholesky factor of a covariance, of shape (F, F), with `ridge` added to its diagonal.
+    """Return the Cholesky factor, of shape (F, F), of a covariance plus `ridge` times the mean variance.
 
     Raise an error if the covariance of these samples is singular.
     """

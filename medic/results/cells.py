@@ -171,7 +171,7 @@ def _without_copies(runs: Sequence[Run]) -> list[Run]:
 
 
 def _measured(run: Run, names: Set[str]) -> str:
-    """Return measurements that version 0.3 also recorded, as text so that NaN equals NaN.
+    """Return the measurements that version 0.3 also recorded, converted to text so that NaN equals NaN.
 
     `names` are the metrics on the target. A run with `all_scores` has more of them.
     """

@@ -61,6 +61,7 @@ def extended(user_settings: Mapping[str, Any]) -> tuple[dict[str, Any], Path | N
     if not (base.path / CHECKPOINT).exists():
         raise MedicError(f"run {base.path} has no {CHECKPOINT} to continue from: train it again")
     inherited = {name: value for name, value in kept.items() if name not in ("name", "output")}
-    # Both phases are over. As fractions of more iterations, they would be longer and start again.
-    inherited |= {name: base.settings[name] for name in ("warmup", "head_first") if name in base.settings}
+    # Phases that are over would start again if they were fractions of more iterations.
+    fractions = ("warmup", "head_first", "hparams")
+    inherited |= {name: base.settings[name] for name in fractions if base.settings.get(name) is not None}
     return {**inherited, **settings, "extend": base.hash}, base.path / CHECKPOINT

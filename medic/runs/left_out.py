@@ -20,7 +20,7 @@ _OWN = ("name", "output", "split", "target", "threshold", "extend", "imports")
 """Settings that are not copied from the run."""
 _KEPT = (
     "batch_norm", "optimizer", "lr", "inner_lr", "momentum", "weight_decay", "layer_decay", "clip_norm", "schedule",
-    "warmup", "head_first", "averaging", "iterations",
+    "warmup", "head_first", "averaging", "iterations", "hparams",
 )  # fmt: skip
 """Settings that keep the run's values, even if the defaults have changed since."""
 

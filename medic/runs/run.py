@@ -82,7 +82,7 @@ class Run:
         return f"Run({str(self.path)!r}{facts})"
 
     def _repr_html_(self) -> str:
-        """Return the HTML shown in a notebook: the state and, for a finished run, what it is and metrics in percent."""
+        """Return the HTML shown in a notebook: the state and, for a finished run, its setup and metrics in percent."""
         text = html.escape(f"{self.path}: {self.state}")
         if not self.done or self.damage:
             return f"<p>{text}</p>"

@@ -56,7 +56,7 @@ class Inference:
     views: int = 1
     """Number of random crops and flips to average over. All images use the same ones."""
     batch_size: int = 0
-    """Number of images per forward pass. 0 means the default for the device."""
+    """Number of images per forward pass. 0 means a large batch on a GPU and for frozen features, else a small one."""
 
     def __post_init__(self) -> None:
         large = self.device.type == "cuda" or self.images.shape[2:] == (1, 1)

@@ -8,6 +8,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from medic.errors import MedicError
@@ -41,6 +42,11 @@ class Range:
         exponent = random.uniform(self.low, self.high)
         value = exponent if self.base is None else self.base**exponent
         return int(value) if self.whole else float(value)
+
+    def shortened(self, share: Fraction) -> "Range":
+        """Return the range with its upper end multiplied by `share`."""
+        high = self.high * float(share) if self.base is None else self.high + math.log(share, self.base)
+        return dataclasses.replace(self, high=max(self.low, high))
 
 
 @dataclass(frozen=True)
@@ -117,9 +123,9 @@ def hyperparameter(
 ) -> Any:
     """Declare a hyperparameter of a part, with its default, limits and DomainBed's search range.
 
-    `on` maps benchmarks to the authors' default, where it differs. A value of None turns the hyperparameter off. For a
-    number of iterations, `run_length` is the length of the authors' runs: in a shorter run, the default falls in
-    proportion.
+    `on` maps benchmarks to the authors' default, where it differs. A value of None turns the hyperparameter off.
+    `run_length` is the number of iterations in the authors' runs, for a hyperparameter that counts steps: in a shorter
+    run, its default and the upper end of its search range fall in proportion.
     """
     limits = Limits(least, most, above, below)
     metadata = {"limits": limits, "search": search, "on": on or {}, "run_length": run_length}
@@ -139,11 +145,17 @@ def check_hyperparameters(part: Any) -> None:
             check_range(type(part).__name__, field.metadata["limits"], **{name: value})
 
 
+def _share(field: "dataclasses.Field[Any]", iterations: int | None) -> Fraction:
+    """Return the factor for the default and the search range of a hyperparameter in a run of this length."""
+    run_length = field.metadata["run_length"]
+    return (
+        Fraction(1) if run_length is None or iterations is None else Fraction(min(iterations, run_length), run_length)
+    )
+
+
 def _default(field: "dataclasses.Field[Any]", dataset: str | None, iterations: int | None) -> Any:
-    value, run_length = field.metadata["on"].get(dataset, field.default), field.metadata["run_length"]
-    if run_length is None or iterations is None:
-        return value
-    return value * min(iterations, run_length) // run_length
+    value, share = field.metadata["on"].get(dataset, field.default), _share(field, iterations)
+    return value if share == 1 or value is None else int(value * share)
 
 
 @dataclass(frozen=True)
@@ -173,10 +185,14 @@ class Part(Generic[T_co]):
         }
         return {name: value for name, value in values.items() if value is not None}
 
-    def search(self) -> dict[str, Law]:
-        """Return the search ranges of the hyperparameters that have one."""
-        declared = {name: field.metadata["search"] for name, field in hyperparameters(self.kind).items()}
-        return {name: law for name, law in declared.items() if law is not None}
+    def search(self, iterations: int | None = None) -> dict[str, Law]:
+        """Return the search ranges of the hyperparameters that have one, for a number of iterations."""
+        ranges: dict[str, Law] = {}
+        for name, field in hyperparameters(self.kind).items():
+            if (law := field.metadata["search"]) is not None:
+                share = _share(field, iterations)
+                ranges[name] = law.shortened(share) if share < 1 and isinstance(law, Range) else law
+        return ranges
 
 
 ANY = Limits(-math.inf)

@@ -229,9 +229,8 @@ def test_only_significant_confusions_are_shown():
     many = errors.Confusion("3", "8", 0.25, 0.1, 30, 120, 100)
     result = errors.Errors(*common, (*few[1:], many, *few[:1]), ())
     assert [row["class"] for row in result.rows()] == ["3"]
-    assert (
-        result.notes()[-1]
-        == "2 confusions between known classes left out: at most two standard errors above the sources"
+    assert result.notes()[-1] == (
+        "2 confusions between known classes not listed: at most two standard errors more frequent than in the sources"
     )
     nothing = errors.Errors(*common, tuple(few), ())
     assert nothing.rows() == []

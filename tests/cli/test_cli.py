@@ -134,6 +134,8 @@ def test_methods_and_datasets(medic):
     assert [row["paper"] for row in rows] == [method.paper for method in METHODS.values()]
     by_name = {row["method"]: row for row in rows}
     assert by_name["vrex"]["hyperparameters"] == {"weight": 10.0, "anneal": 500}
+    assert by_name["vrex"]["run length"] == {"anneal": 5000}
+    assert "less in a run of fewer than 5000 iterations" in medic("methods", "vrex")[1]
     assert by_name["miro"]["hyperparameters on"] == {"pacs": {"weight": 0.01}, "vlcs": {"weight": 0.01}}
     assert "handwritten, printed, blended, street" in medic("datasets")[1]
 
@@ -180,7 +182,7 @@ def test_all_of_a_method(medic, name):
     out = medic("methods", name)[1]
     assert METHODS[name].citation in out
     averaging = METHODS[name].preset.get("averaging", "none")  # the default one is no part of a method
-    plan = plan_of(method=name, averaging=averaging)
+    plan = plan_of(method=name, averaging=averaging, iterations=5000)  # as many as in DomainBed
     declared = {owned: field for part in plan.parts for owned, field in hyperparameters(part.kind).items()}
     for owned in plan.config.settings["hparams"] or {}:
         assert f"{owned.split('.')[-1]}=" in out

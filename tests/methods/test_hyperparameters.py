@@ -167,17 +167,21 @@ class Example(Penalty):
 
     weight: float = hyperparameter(2.0, most=9, search=log10("example", -1, 1), on={"pacs": 3.0})
     rounds: int = hyperparameter(4, least=1)
-    start: float | None = hyperparameter(None, least=1)
+    start: float | None = hyperparameter(None, least=1, run_length=100)
+    delay: int = hyperparameter(290, search=log10("delay", 0, 3), run_length=1000)
     label: str = "no hyperparameter"
 
 
 def test_declared_fields_are_the_hyperparameters():
-    assert list(hyperparameters(Example)) == ["weight", "rounds", "start"]
+    assert list(hyperparameters(Example)) == ["weight", "rounds", "start", "delay"]
     part = Part("example", Example)
-    assert part.hyperparameters() == {"weight": 2.0, "rounds": 4}  # one that is off is left out
-    assert part.hyperparameters("pacs") == {"weight": 3.0, "rounds": 4}
+    assert part.hyperparameters() == {"weight": 2.0, "rounds": 4, "delay": 290}  # one that is off is left out
+    assert part.hyperparameters("pacs") == {"weight": 3.0, "rounds": 4, "delay": 290}
+    delays = {length: part.hyperparameters(iterations=length)["delay"] for length in (100, 900, 1000, 2000)}
+    assert delays == {100: 29, 900: 261, 1000: 290, 2000: 290}
     assert part.changed(weight=5.0).hyperparameters("pacs")["weight"] == 5.0
-    assert part.search() == {"weight": log10("example", -1, 1)}
+    assert part.search() == {"weight": log10("example", -1, 1), "delay": log10("delay", 0, 3)}
+    assert part.search(100)["delay"].high == pytest.approx(2)
     assert part.build(start=None).start is None
 
 

@@ -39,6 +39,15 @@ def test_an_extended_run_is_the_longer_run(short, mini, tmp_path):
     assert again.path == longer.path
 
 
+def test_a_penalty_that_has_begun_does_not_begin_again(mini, tmp_path):
+    """In a run that is longer from the start, the penalty begins later."""
+    settings = {**STEADY, "dataset": mini, "method": "vrex", "output": tmp_path, "iterations": 20, "lr": 1e-3}
+    base = medic.train(**settings)
+    longer = medic.train(extend=str(base.path), iterations=40, output=tmp_path)
+    assert base.settings["hparams"]["anneal"] == longer.settings["hparams"]["anneal"] == 2
+    assert medic.train(**{**settings, "iterations": 40}).settings["hparams"]["anneal"] == 4
+
+
 def test_an_extension_is_shown_before_it_is_trained(short, tmp_path, capsys):
     longer = ["--extend", str(short.path), "--iterations", "9", "--output", str(tmp_path)]
     assert main(["train", *longer, "--dry-run"]) == 0

@@ -173,3 +173,5 @@ def test_views_do_not_depend_on_batches(monkeypatch):
         monkeypatch.setattr(inference, "BATCH", batch)
         logits.append(Inference(Corner(), images, HALVES, torch.device("cpu"), views=3)(torch.arange(6)).logits)
     assert torch.equal(*logits)
+    features = Resident(torch.zeros(1, 8, 1, 1))
+    assert Inference(Corner(), features, HALVES, torch.device("cpu")).batch_size == inference.LARGE_BATCH

@@ -137,6 +137,8 @@ def test_given_hyperparameters_are_not_searched(mini):
     settings = {"dataset": mini, "method": "vrex", "target": "street"}
     assert set(search_space(settings)) == {"lr", "weight", "anneal"}
     assert set(search_space({**settings, "lr": 0.1, "hparams": "weight=3"})) == {"anneal"}
+    for iterations, most in ((1000, 1000), (5000, 5000), (9000, 5000)):  # a later start would be no penalty at all
+        assert search_space({**settings, "method": "fishr", "iterations": iterations})["anneal"].high == most
     assert set(search_space({**settings, "penalty": "coral", "optimizer": "adam"})) == {"lr", "gamma"}
     with pytest.raises(MedicError, match="'erm'"):
         search_space({**settings, "method": "erm", "lr": 0.1})

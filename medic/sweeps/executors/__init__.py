@@ -51,6 +51,8 @@ class Executor(ABC):
 
     waits: ClassVar[bool] = True
     """Whether the executor waits for runs to end, which is required to retry failed runs."""
+    in_process: ClassVar[bool] = False
+    """Whether runs are executed in this process, which has the code that was defined in a script or notebook."""
     losses: ClassVar[int] = 5
     """How many times to restart a run whose process died, since the run itself is rarely the cause."""
 

@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from medic.sweeps.executors import Executor, Outcome
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 class Here(Executor):
     """Executor that uses the current process."""
 
+    in_process: ClassVar[bool] = True
     _job: "Job | None" = field(default=None, init=False)
 
     @property

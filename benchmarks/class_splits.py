@@ -4,6 +4,8 @@
     python -m benchmarks.class_splits runs/splits --pack benchmarks/records/class_splits.jsonl.gz
     python -m benchmarks.class_splits benchmarks/records/class_splits.jsonl.gz
 
+docs/studies.md has the options for heads on frozen features, with which the records were made.
+
 With `split: leave-one-class-out`, every class is unknown in turn. A split counts once, with its mean over the targets.
 """
 

@@ -5,6 +5,8 @@
     python -m benchmarks.left_out_domains runs/pacs --pack benchmarks/records/left_out_domains.jsonl.gz
     python -m benchmarks.left_out_domains benchmarks/records/left_out_domains.jsonl.gz
 
+docs/studies.md has the options for heads on frozen features, with which the records of PACS were made.
+
 A run with the targets T and S is not trained on S either. For the run with the target T, it scores the source domain S.
 The rule *left-out domains* takes the smallest of the conformal quantiles of the source domains; *source* takes that of
 the validation images. Neither sees the target. The oracle is the best threshold on the labelled target.

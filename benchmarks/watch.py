@@ -4,6 +4,8 @@
     python -m benchmarks.watch runs/watch --pack benchmarks/records/watch.jsonl.gz
     python -m benchmarks.watch benchmarks/records/watch.jsonl.gz
 
+docs/studies.md has the options for heads on frozen features, with which the records were made.
+
 The reference is one half of a run's validation images. Batches are drawn from the other half, which should raise
 no alarm, and from the target: from its known images alone, and from all of its images.
 """

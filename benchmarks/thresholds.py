@@ -258,7 +258,8 @@ def read(place: Path, scores: Sequence[str]) -> list[Record]:
     return [Record(**record) for record in read_records(place)]
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print a table per benchmark, and pack the records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("places", nargs="+", type=Path, help="folders of runs, or a file of records")
     parser.add_argument("--scores", nargs="*", default=[], help="further scores [the run's own]")
@@ -269,3 +270,7 @@ if __name__ == "__main__":
         print_table(benchmark, [record for record in every if record.benchmark == benchmark])
     if arguments.pack:
         write_records((record._asdict() for record in every), arguments.pack)
+
+
+if __name__ == "__main__":
+    main()

@@ -24,7 +24,7 @@ def test_the_loop_runs_with_a_model_that_meets_the_need():
     network = nn.Linear(4, 18)
     model = OneVsAll(network)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    names = {"model": model, "optimizer": optimizer, "loader": [(torch.randn(36, 4), y, domain)] * 2}
+    names = {"medic": medic, "model": model, "optimizer": optimizer, "loader": [(torch.randn(36, 4), y, domain)] * 2}
     before = network.weight.detach().clone()
     exec(blocks("README.md")[1].text, names)
     assert names["learner"].iteration == 2

@@ -1,5 +1,6 @@
 """Studies in `benchmarks`: the learning rate of a run, and records that earlier versions wrote."""
 
+import importlib
 import json
 import math
 import re
@@ -45,8 +46,24 @@ def test_rules_that_every_run_allows():
     assert Study(metrics).rules == ["last"]
 
 
-PAGE = (Path(__file__).parents[1] / "docs" / "studies.md").read_text()
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = (DOCS / "studies.md").read_text()
+ALL_PAGES = "\n".join(path.read_text() for path in sorted(DOCS.rglob("*.md")))
 COMMANDS = re.findall(r"^ +python -m benchmarks\.study ((?:rules|rates|methods|versions) .*)$", PAGE, re.MULTILINE)
+
+
+OTHERS = sorted(
+    set(re.findall(r"^ +python -m benchmarks\.(?!study )(\w+ .*benchmarks/records/\S+)", ALL_PAGES, re.MULTILINE))
+)
+"""Commands of other benchmarks that print tables from records, on any page."""
+
+
+@pytest.mark.parametrize("command", OTHERS)
+def test_tables_from_records(command, monkeypatch, capsys):
+    name, *arguments = shlex.split(command)
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    importlib.import_module(f"benchmarks.{name}").main()
+    assert capsys.readouterr().out.count("\n") > 3
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -20,11 +20,12 @@ MODULES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "medic").rglob(
 WIDTH = 100
 
 TERMS = {
-    r"\b[Cc]lose-set\b": "closed-set",
-    r"\b[Hh]eld out (images?|samples?|sources?|domains?)\b": "held-out",
-    r"\b[Bb]atchnorm\b": "batch norm",
+    r"\b[Cc]lose-set\b|\b[Cc]losed set (accuracy|head|classifier|loss)\b": "closed-set",
+    r"\b[Hh]eld out (images?|samples?|sources?|domains?)\b|\b[Hh]eldout\b": "held-out",
+    r"\b[Bb]atchnorm\b|\b[Bb]atch normali[sz]ation\b": "batch norm",
     r"\b[Pp]re-trained\b": "pretrained",
-    r"\b[Ff]ine tun": "fine-tune",
+    r"\b[Ff]ine tun|\b[Ff]inetun": "fine-tune",
+    r"\b[Oo]ptimization\b": "optimisation",
     r"\b[Oo]ne vs\.? all\b": "one-vs-all",
     r"\b[Dd]ata sets?\b": "dataset",
     r"\b[Cc]heck point": "checkpoint",
@@ -40,8 +41,9 @@ PHRASES = {
     r"\bup to and with\b": "up to and including",
     r"\bdo not belong together\b": "do not match",
     r"\bprofits? from\b": "benefits from",
-    r"\bdecides? like\b": "makes the same decisions as",
+    r"\bdecide[sd]? like\b": "makes the same decisions as",
     r"\b(is|are) mended\b": "fixed",
+    r"\b(was|were) made already\b": "has already been made",
     r"\ba stranger's?\b": "untrusted",
     r"\btaken for what\b": "confusion matrix",
     r"\bthat are none\b|\bthat are no\b": "say what the value is",

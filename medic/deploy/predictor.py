@@ -207,9 +207,13 @@ class Predictor:
         """
         reference = self.held_out.reference
         if reference is None:
+            count = sum(map(len, self.held_out.known.values()))
+            if not count:
+                raise MedicError(
+                    "the model file has no held-out images to compare with: retrain with medic 0.4 or later"
+                )
             raise MedicError(
-                "the model file does not include held-out images to compare with: retrain with medic 0.4 or later and "
-                f"at least {2 * FEWEST} validation images (a larger --holdout)"
+                f"watching requires at least {2 * FEWEST} held-out images, got {count}: retrain with a larger --holdout"
             )
         output = images if isinstance(images, Output) else self.infer(images, unreadable)
         if output.features is None:

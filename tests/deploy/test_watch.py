@@ -78,7 +78,7 @@ def test_an_unreadable_image_is_left_out(watched, alike, capsys):
 
 def test_mistakes_are_one_line(trained, watched, alike, tmp_path, capsys):
     assert watch(trained.path, alike) == 2
-    assert naming_found(capsys, "held-out images retrain")
+    assert naming_found(capsys, "40 held-out images retrain --holdout")
     assert watch(watched, write_pictures(tmp_path / "few", range(3))) == 2
     assert naming_found(capsys, "3 images 20")
     assert watch(watched, tmp_path / "nothing") == 2

@@ -10,15 +10,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import packed
-from benchmarks.packed import by_study, describe_run, finished_runs, parse_records, percent
+from benchmarks.packed import STUDY, by_study, describe_run, finished_runs, parse_records, percent
 from medic.config.objective import parse_hparams
 from medic.reports.terminal import print_rows
 
 METRICS = {"acc": "Acc", "hscore": "H-score", "oscr": "OSCR", "validation": "held-out sources"}
 OPTIONS = ("lr", "objective")
 """Settings that a row names beside the method and its hyperparameters."""
-STUDY = (*packed.STUDY, "label_noise")
+TABLE = (*STUDY, "label_noise")
 """Settings that separate one table from the next."""
 
 
@@ -52,7 +51,7 @@ def _label(record: dict[str, Any]) -> str:
 def main() -> None:
     """Print one table per dataset, backbone and share of noisy labels, and pack the records."""
     records = parse_records(__doc__, measure_all)
-    for title, own in by_study(records, STUDY):
+    for title, own in by_study(records, TABLE):
         print(title)
         print_rows(system_rows(own), numeric=["runs", *METRICS.values()])
         print()

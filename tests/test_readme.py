@@ -31,6 +31,14 @@ def test_the_loop_runs_with_a_model_that_meets_the_need():
     assert not torch.equal(before, network.weight)
 
 
+def test_the_loop_runs_with_the_class_that_the_page_names():
+    y, domain = torch.arange(36) % 6, torch.arange(36) // 12
+    expression = re.search(r"`(medic\.Classifier\(.*\))`", (ROOT / "README.md").read_text())[1]
+    model = eval(expression, {"medic": medic})
+    names = {"medic": medic, "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+    exec(blocks("README.md")[1].text, {**names, "loader": [(torch.rand(36, 3, 32, 32), y, domain)] * 2})
+
+
 class OneVsAll(nn.Module):
     """A linear layer whose outputs are closed-set and one-vs-all logits of six classes."""
 

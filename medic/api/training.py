@@ -10,8 +10,11 @@ from medic.errors import MedicError
 from medic.results.runs import Runs, sort_runs
 from medic.runs.run import Run
 from medic.sweeps.executors import Executor, make_executor
+from medic.sweeps.files import check_shareable, make_sweep
 from medic.sweeps.launch import describe_failures, launch
-from medic.sweeps.sweep import Job, check_local
+from medic.sweeps.probe import plan_probe
+from medic.sweeps.sweep import Job, Planner, check_local
+from medic.utils.logs import log_output
 
 if TYPE_CHECKING:
     from torch import nn
@@ -92,15 +95,11 @@ def sweep(
         model: A function that creates your own network, as in `train`. Other processes cannot receive an object.
         executor: Where to execute runs: `local`, `here`, `slurm` or `ray`.
         jobs: Number of parallel runs (default: one per GPU or core).
-        retries: How often to retry a failed run (default: once).
+        retries: How many times to retry a failed run (default: once).
         quiet: Whether to log only warnings.
         executor_options: Options for the executor, as in `medic sweep --help`.
         **settings: Settings shared by all runs.
     """
-    from medic.sweeps.files import check_shareable, make_sweep
-    from medic.sweeps.sweep import Planner
-    from medic.utils.logs import log_output
-
     planned = make_sweep(
         _name_sources(settings, model), {name: _values(value) for name, value in span.items()}, variants
     )
@@ -132,14 +131,11 @@ def probe(
         seeds: Seeds to train each method with.
         executor: Where to execute runs: `local`, `here`, `slurm` or `ray`.
         jobs: Number of parallel runs (default: one per GPU or core).
-        retries: How often to retry a failed run (default: once).
+        retries: How many times to retry a failed run (default: once).
         quiet: Whether to log only warnings.
         executor_options: Options for the executor, as in `medic sweep --help`.
         **settings: Settings shared by all runs.
     """
-    from medic.sweeps.probe import plan_probe
-    from medic.utils.logs import log_output
-
     names = [methods] if isinstance(methods, str) else methods
     chosen = make_executor(executor, jobs, **(executor_options or {}))
     with log_output(quiet):

@@ -138,11 +138,8 @@ def _print(entry: dict[str, Any]) -> None:
     laws = {name: f"search: {law}" for name, law in entry["search"].items()}
     for name, value in entry["hyperparameters"].items():
         notes = [f"{_number(own[name])} on {on}" for on, own in entry["hyperparameters on"].items() if name in own]
-        notes += (
-            [f"less in a run of fewer than {entry['run length'][name]} iterations"]
-            if name in entry["run length"]
-            else []
-        )
+        if (length := entry["run length"].get(name)) is not None:
+            notes.append(f"less in a run of fewer than {length} iterations")
         notes += [laws.pop(name)] if name in laws else []
         facts.append(("--hparams", f"{name}={_number(value)}" + (f"  ({'; '.join(notes)})" if notes else "")))
     facts += [(f"--{name.replace('_', '-')}", law) for name, law in laws.items()]

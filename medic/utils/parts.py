@@ -148,9 +148,9 @@ def check_hyperparameters(part: Any) -> None:
 def _share(field: "dataclasses.Field[Any]", iterations: int | None) -> Fraction:
     """Return the factor for the default and the search range of a hyperparameter in a run of this length."""
     run_length = field.metadata["run_length"]
-    return (
-        Fraction(1) if run_length is None or iterations is None else Fraction(min(iterations, run_length), run_length)
-    )
+    if run_length is None or iterations is None:
+        return Fraction(1)
+    return Fraction(min(iterations, run_length), run_length)
 
 
 def _default(field: "dataclasses.Field[Any]", dataset: str | None, iterations: int | None) -> Any:

@@ -281,6 +281,7 @@ def test_runs_without_a_domain_keep_the_settings_of_the_run(settings, tmp_path):
     for source, own in left_out_settings(run):
         assert own["target"] == [source]
         assert (own["lr"], own["clip_norm"], own["iterations"]) == (0.02, 3.0, 2)
+        assert own["hparams"] == run.settings["hparams"]
         assert not own.keys() & {"imports", "name", "split"}
 
 

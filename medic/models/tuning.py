@@ -116,12 +116,20 @@ def _insert_adapters(backbone: nn.Module, tune: Tune) -> None:
         setattr(part, name, LowRank(layer, tune.rank, tune.alpha, tune.dropout))
 
 
-def merge_adapters(model: nn.Module) -> None:
-    """Replace adapter layers with equivalent plain layers, whose weights are trainable."""
-    for part in list(model.modules()):
-        for name, layer in part.named_children():
-            if isinstance(layer, LowRank):
-                setattr(part, name, layer.merged())
+def merge_adapters(model: nn.Module) -> bool:
+    """Replace adapter layers with equivalent plain layers, whose weights are trainable.
+
+    Return whether the model had any.
+    """
+    adapted = [
+        (part, name, layer)
+        for part in model.modules()
+        for name, layer in part.named_children()
+        if isinstance(layer, LowRank)
+    ]
+    for part, name, layer in adapted:
+        setattr(part, name, layer.merged())
+    return bool(adapted)
 
 
 def find_blocks(backbone: nn.Module) -> list[list[nn.Parameter]]:

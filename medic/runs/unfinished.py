@@ -169,7 +169,8 @@ class UnfinishedRun:
         model, saves = self.trainer.model, self.plan.config.evaluation.save_features
         everything = self.plan.config.evaluation.all_scores
         model.load_state_dict(self.best)
-        merge_adapters(model)
+        if merge_adapters(model):
+            self.evaluator.inference.reset()
         score = self.evaluator.fitted_score()
         features = saves or everything or "features" in score.needs
         outputs = self.evaluator.infer_all(features)

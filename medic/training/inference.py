@@ -42,8 +42,8 @@ class Inference:
     """A model applied to images, which computes features, logits and one-vs-all logits in one pass.
 
     With `captured`, which requires the images to be on the GPU, each batch launches a CUDA graph. The graph remains
-    valid when training changes the weights. `compiled` compiles the network first, which pays off for many images.
-    Inference falls back to smaller batches when it runs out of memory.
+    valid when training changes the weights. Call `reset` after replacing a layer. `compiled` compiles the network
+    first, which pays off for many images. Inference falls back to smaller batches when it runs out of memory.
     """
 
     model: nn.Module
@@ -78,10 +78,15 @@ class Inference:
                 if not is_shortage(error) or self.batch_size == 1:
                     raise
             # Outside the handler: the exception would keep the tensors of the failed pass alive.
-            self.batch_size, self._graph = self.batch_size // 2, None
+            self.batch_size //= 2
+            self.reset()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
             logger.warning("out of memory: continuing with a batch size of %d", self.batch_size)
+
+    def reset(self) -> None:
+        """Discard the captured graph, which would read the memory of replaced layers."""
+        self._graph = None
 
     def _infer(self, indices: Tensor, features: bool) -> Output:
         count = len(indices)

@@ -1,5 +1,7 @@
 """Runs that train a part of a backbone: adapters, norms or its last blocks."""
 
+import dataclasses
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -8,6 +10,8 @@ import medic
 from medic.errors import MedicError
 from medic.models import create_backbone
 from medic.runs.reevaluate import recompute_outputs
+from medic.training import Inference
+from medic.training.trainer import Trainer
 from tests.built import plan_of
 from tests.messages import naming
 from tests.runs.parts import in_parts
@@ -52,6 +56,40 @@ def test_predictions_are_those_of_the_written_model(mini, tmp_path, weights):
     again = recompute_outputs(run, "cpu")
     for split in run.splits:
         torch.testing.assert_close(again[split].output.logits, run.outputs(split).output.logits, rtol=0, atol=1e-6)
+
+
+def test_no_graph_is_launched_for_layers_that_were_merged(mini, tmp_path, weights, monkeypatch):
+    """A CUDA graph reads the memory of the weights that it was captured with, so it must not outlive them."""
+    captured = []
+
+    def capture(inference, positions):
+        tensors = [weight.data_ptr() for weight in inference.model.parameters()]
+        captured.append(len(tensors))
+
+        def launch(positions):
+            assert [weight.data_ptr() for weight in inference.model.parameters()] == tensors
+            return inference._forward(positions)
+
+        return launch
+
+    monkeypatch.setattr(Inference, "_capture", capture)
+    make = Trainer.inference
+    monkeypatch.setattr(Trainer, "inference", lambda *args: dataclasses.replace(make(*args), captured=True))
+    settings = {**SETTINGS, "dataset": mini, "weights": str(weights)}
+    medic.train(**settings, tune="adapters", output=str(tmp_path / "adapters"))
+    assert len(captured) == 2
+    assert captured[0] > captured[1]  # the second model has no adapters
+    medic.train(**settings, output=str(tmp_path / "all"))
+    assert len(captured) == 3  # nothing was replaced
+
+
+@pytest.mark.gpu
+def test_a_gpu_writes_the_predictions_of_the_merged_model(mini, tmp_path, weights):
+    settings = {**SETTINGS, "weights": str(weights), "tune": "adapters", "device": "cuda", "precision": "fp32"}
+    run = medic.train(dataset=mini, output=str(tmp_path), lr=0.1, **{**settings, "iterations": 40, "all_scores": True})
+    again = recompute_outputs(run, "cpu")
+    for split in run.splits:
+        torch.testing.assert_close(again[split].output.logits, run.outputs(split).output.logits, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(("tune", "parts"), [("norm", {"norm1", "norm2", "norm"}), ("last:1", {"blocks.5", "norm"})])

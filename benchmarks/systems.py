@@ -15,7 +15,7 @@ from medic.config.objective import parse_hparams
 from medic.reports.terminal import print_rows
 
 METRICS = {"acc": "Acc", "hscore": "H-score", "oscr": "OSCR", "validation": "held-out sources"}
-OPTIONS = ("lr", "objective")
+OPTIONS = ("lr", "objective", "averaging")
 """Settings that a row names beside the method and its hyperparameters."""
 TABLE = (*STUDY, "label_noise")
 """Settings that separate one table from the next."""

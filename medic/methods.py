@@ -295,8 +295,8 @@ def find_needs(method: Method) -> tuple[str, ...]:
     kind, preset = OBJECTIVES[method.preset.get("objective", "ce")], method.preset
     declared: list[Any] = [kind.kind, *(loss.kind for loss in kind.losses)]
     declared += [] if "penalty" not in preset else [PENALTIES[preset["penalty"]]]
-    declared += [part.kind for part in (method.change, method.callback, LAYERS.get(preset.get("layer", ""))) if part]
-    declared += [AVERAGES[preset["averaging"]].kind] if "averaging" in preset else []
+    named = (LAYERS.get(preset.get("layer", "")), AVERAGES.get(preset.get("averaging", "")))
+    declared += [part.kind for part in (method.change, method.callback, *named) if part]
     needs = {check_choice("need", need, NEEDS) for part in declared for need in getattr(part, "needs", ())}
     if "score" in preset and SCORES[preset["score"]].fitter is not None:
         needs |= {"train_set"}

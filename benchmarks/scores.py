@@ -9,12 +9,13 @@ The scores `temperature` and `platt` are calibrated on held-out source images. C
 on these images and on known images of the target.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.packed import by_study, describe_run, finished_runs, parse_records
+from benchmarks.packed import STUDY, by_study, describe_run, finished_runs, parse_records
 from benchmarks.study.intervals import seed_interval
 from medic.reports.terminal import print_rows
 
@@ -37,30 +38,37 @@ def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
     return {key: value for key, value in metrics.items() if isinstance(value, float)}
 
 
-def score_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Return a row per score: its mean OSCR by method, and its difference to the method's own score over seeds."""
-    methods = list(dict.fromkeys(record["method"] for record in records))
-    keys = dict.fromkeys(key for record in records for key in record["target metrics"] if key.startswith(OSCR))
+def score_rows(records: Sequence[dict[str, Any]], method: str) -> list[dict[str, str]]:
+    """Return a row per score: how much higher its OSCR is than that of the method's own score, by network.
+
+    Differences are means over targets with intervals over seeds. The own score, first, has its mean OSCR instead.
+    """
+    of_method = [record for record in records if record["method"] == method]
+    networks: dict[str, list[dict[str, Any]]] = {}
+    for record in of_method:
+        networks.setdefault(", ".join(record[name] for name in STUDY), []).append(record)
+    own = OSCR + OWN.get(method, "cls")
+    keys = dict.fromkeys(key for record in of_method for key in record["target metrics"] if key.startswith(OSCR))
     rows = []
     for key in keys:
-        row, means = {"score": key.removeprefix(OSCR)}, []
-        for method in methods:
-            own = OSCR + OWN.get(method, "cls")
-            having = [record for record in records if record["method"] == method and key in record["target metrics"]]
-            if not having:
-                row |= {method: "–", f"{method}, over its default": "–"}
-                continue
-            means.append(_mean(record["target metrics"][key] for record in having))
-            differences = {
-                (f"{record['target']} without {record['unknown']}", record["seed"]): 100
-                * (record["target metrics"][key] - record["target metrics"][own])
-                for record in having
-            }
-            difference, half, seeds = seed_interval(differences)
+        cells, gains = {}, []
+        for title, runs in networks.items():
+            difference, half, seeds = seed_interval({_place(run): _gain(run, key, own) for run in runs})
             interval = f" ± {half:.1f}" if seeds > 1 else ""
-            row |= {method: f"{means[-1]:.1f}", f"{method}, over its default": f"{difference:+.1f}{interval}"}
-        rows.append((fmean(means), row))
+            oscr = f"OSCR {_mean(run['target metrics'][own] for run in runs):.1f}"
+            cells[title] = oscr if key == own else f"{difference:+.1f}{interval}"
+            gains.append(difference)
+        rows.append((math.inf if key == own else fmean(gains), {"score": key.removeprefix(OSCR), **cells}))
     return [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
+
+
+def _gain(run: dict[str, Any], key: str, own: str) -> float:
+    return 100 * float(run["target metrics"][key] - run["target metrics"][own])
+
+
+def _place(run: dict[str, Any]) -> tuple[str, int]:
+    """Return what differs between the runs of a network with the same seed, and the seed."""
+    return f"{run['target']} without {run['unknown']}", run["seed"]
 
 
 def target_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
@@ -102,12 +110,19 @@ def _mean(values: Iterable[float]) -> float:
 def main() -> None:
     """Print the tables, and pack the records."""
     records = parse_records(__doc__, measure_all)
+    for method in dict.fromkeys(record["method"] for record in records):
+        print(f"{method}: OSCR over its default score, in points")
+        _print_table(score_rows(records, method))
     for title, own in by_study(records):
         print(f"{title}, in percent")
-        for rows in (score_rows(own), target_rows(own), calibration_rows(own)):
-            if rows:
-                print_rows(rows, numeric=[name for name in rows[0] if name not in ("score", "method", "images")])
-                print()
+        _print_table(target_rows(own))
+        _print_table(calibration_rows(own))
+
+
+def _print_table(rows: list[dict[str, str]]) -> None:
+    if rows:
+        print_rows(rows, numeric=[name for name in rows[0] if name not in ("score", "method", "images")])
+        print()
 
 
 if __name__ == "__main__":

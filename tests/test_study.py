@@ -6,6 +6,7 @@ import math
 import re
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -247,8 +248,11 @@ def markdown_tables(section):
 
 STUDIES = {
     "Thresholds from left-out domains": (left_out_domains, [left_out_domains.curve_rows] * 2),
-    "Scores and calibration in a new domain": (scores, [scores.score_rows, scores.score_rows, scores.calibration_rows]),
-    "What `medic watch` says in a new domain": (watch, [watch.alarm_rows, watch.error_rows]),
+    "Scores and calibration in a new domain": (
+        scores,
+        [*(partial(scores.score_rows, method=name) for name in ("erm", "medic++") * 2), *[scores.calibration_rows] * 3],
+    ),
+    "What `medic watch` says in a new domain": (watch, [watch.alarm_rows] * 2 + [watch.error_rows] * 2),
     "Every class unknown in turn": (class_splits, [class_splits.split_rows, class_splits.spread_rows]),
 }
 
@@ -260,7 +264,8 @@ def test_tables_of_the_page_that_are_printed_from_records(title):
     section = re.search(rf"^##+ {re.escape(title)}\n.*?(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)[0]
     name = module.__name__.rpartition(".")[2]
     files = re.findall(rf"python -m benchmarks\.{name} (benchmarks/records/\S+)", section)
-    studies = [own for file in files for _, own in packed.by_study(packed.read_records(Path(file)))]
+    everything = [packed.read_records(Path(file)) for file in files]
+    studies = everything + [own for records in everything for _, own in packed.by_study(records)]
     tables = list(markdown_tables(section))
     assert len(tables) == len(makers)
     for table, maker in zip(tables, makers, strict=True):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import class_splits, judges, left_out_domains, packed, recipes, scores, soups, systems, watch
+from benchmarks import backbones, class_splits, judges, left_out_domains, packed, recipes, scores, soups, systems, watch
 from benchmarks.study import intervals, training
 from benchmarks.study.__main__ import main
 from benchmarks.study.results import Study
@@ -253,6 +253,7 @@ STUDIES = {
         [*(partial(scores.score_rows, method=name) for name in ("erm", "medic++") * 2), *[scores.calibration_rows] * 3],
     ),
     "What `medic watch` says in a new domain": (watch, [watch.alarm_rows] * 2 + [watch.error_rows] * 2),
+    "Transformers at 224 pixels": (backbones, [backbones.result_rows, backbones.difference_rows]),
     "Every class unknown in turn": (class_splits, [class_splits.split_rows, class_splits.spread_rows]),
 }
 

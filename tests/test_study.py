@@ -148,7 +148,7 @@ RECIPES = {
 
 def test_the_recipes_for_transformers_that_the_page_compares(monkeypatch, capsys):
     """Every row of the table is printed from the records, and the default is its best recipe."""
-    section = PAGE[PAGE.index("### A recipe for transformers") : PAGE.index("### Heads on frozen features")]
+    section = PAGE[PAGE.index("### A recipe for transformers") : PAGE.index("### Transformers at 224 pixels")]
     command = re.search(r"python -m benchmarks\.judges (.*)", section)[1]
     monkeypatch.setattr(sys, "argv", ["judges", *shlex.split(command)])
     judges.main()
@@ -262,7 +262,7 @@ STUDIES = {
 def test_tables_of_the_page_that_are_printed_from_records(title):
     """Every row of a section's tables is a row that the benchmark prints from the records named in the section."""
     module, makers = STUDIES[title]
-    section = re.search(rf"^##+ {re.escape(title)}\n.*?(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)[0]
+    section = re.search(rf"^##+ {re.escape(title)}\n.*?(?=^##+ |\Z)", PAGE, re.MULTILINE | re.DOTALL)[0]
     name = module.__name__.rpartition(".")[2]
     files = re.findall(rf"python -m benchmarks\.{name} (benchmarks/records/\S+)", section)
     everything = [packed.read_records(Path(file)) for file in files]
@@ -270,7 +270,7 @@ def test_tables_of_the_page_that_are_printed_from_records(title):
     tables = list(markdown_tables(section))
     assert len(tables) == len(makers)
     for table, maker in zip(tables, makers, strict=True):
-        assert len(table) > 2
+        assert len(table) > 1
         assert any(all(any(row.items() <= other.items() for other in maker(own)) for row in table) for own in studies)
 
 

@@ -30,6 +30,7 @@ def measure_all(folder: Path) -> Iterator[dict[str, Any]]:
             "options": parse_hparams(user.get("hparams")) | {name: user[name] for name in OPTIONS if name in user},
             **{name: run.metrics[name] for name in ("acc", "acc_k", "acc_u", "hscore", "oscr")},
             "validation": run.record["validation"]["acc"],
+            **run.record.get("advice", {}),
         }  # fmt: skip
 
 

@@ -93,7 +93,7 @@ def describe(method: "Method") -> dict[str, Any]:
             "batch norm": of_penalty.get("batch_norm", preset.get("batch_norm")),
             "images": preset["images"],
         },
-        "averaging": {averaging: AVERAGES[averaging].hyperparameters()},
+        "averaging": {averaging: AVERAGES[averaging].hyperparameters() if averaging in AVERAGES else {}},
         "hyperparameters": values,
         "hyperparameters on": {
             dataset: {

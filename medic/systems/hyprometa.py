@@ -243,7 +243,7 @@ METHODS = (
         "correct labels that hyperbolic prototypes contradict, and meta-test on them",
         "objective and labels: MEDIC from clean to noisy images, and an extra class for prompted images",
         "Peng et al. 2024",
-        # SWAD would average weights from before the first correction.
+        # SWAD can stop before the first correction.
         preset={"objective": "hyprometa", "averaging": "none"},
         grid=GridSpec(2, 2, axes={"clean": 1}, pairing="diagonal"),
         strategy=Part("hyprometa", TwoStep, {"second_order": True}),

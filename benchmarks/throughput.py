@@ -3,12 +3,14 @@
     python benchmarks/throughput.py --root DIR_OF_PACS --output throughput.json      # on a GPU
     python benchmarks/throughput.py                                                  # on a CPU: the ConvNet on digits
     python benchmarks/throughput.py --root DIR --backbones convnext_tiny vit_tiny_patch16_224 --tunes all adapters head
+    python benchmarks/throughput.py --root DIR --backbones mobilenetv2_100 --methods erm medic++ --image-size 160
 
 The yardsticks are bare loops on tensors that are on the device already: plain training with a batch of 144, eagerly,
 and the same compiled and captured as a CUDA graph. They share backbone, precision and memory format with the product.
 """
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -36,7 +38,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=str, help="folder with PACS")
     parser.add_argument("--backbone", default="resnet50")
-    parser.add_argument("--backbones", nargs="*", default=[], help="measure MEDIC++ with each of them")
+    parser.add_argument("--backbones", nargs="*", default=[], help="measure the methods with each of them")
+    parser.add_argument("--methods", nargs="*", default=["medic++"], help="with --backbones: erm, medic++ or both")
     parser.add_argument("--tunes", nargs="*", default=["all"], help="and with each of these values of --tune")
     parser.add_argument("--image-size", type=int, help="side of an image in pixels, with --backbones")
     parser.add_argument("--only", nargs="*", help="labels of the product's rows to measure")
@@ -132,18 +135,18 @@ def gpu_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def backbone_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """MEDIC++ with several backbones, each beside a bare loop over the same step sizes."""
+    """Methods with several backbones, each beside a bare loop over the same step sizes."""
     rows = []
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     for backbone in arguments.backbones:
         dataset: Dataset | None = None
-        for tune in arguments.tunes:
+        for tune, method in itertools.product(arguments.tunes, arguments.methods):
             size = {} if arguments.image_size is None else {"image_size": arguments.image_size}
             shared = {"dataset": "pacs", "root": arguments.root, "target": "sketch", "batch_norm": "frozen"}
-            settings = {**shared, **size, "method": "medic++", "backbone": backbone, "tune": tune}
+            settings = {**shared, **size, "method": method, "backbone": backbone, "tune": tune}
             plan = resolve({**settings, "compile": "off" if tune == "head" else arguments.compile})
             dataset = dataset or load_images(plan, device)
-            label = f"{backbone}, {tune}, {plan.config.data.image_size} px"
+            label = f"{backbone}, {tune}, {plan.config.data.image_size} px, {method}"
             try:
                 row, trainer = product(label, plan, dataset, arguments.seconds)
             except MedicError as error:  # a network without attention has no adapters
@@ -176,9 +179,10 @@ def bare_steps(plan: Plan, trainer: Any, arguments: argparse.Namespace) -> float
         for x, y in batches:
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda", cache_enabled=False):
                 output = network(x)
-                margin = output.ova[:, 1] - output.ova[:, 0]
-                ova = functional.binary_cross_entropy_with_logits(margin, functional.one_hot(y, 6).float())
-                loss = functional.cross_entropy(output.logits, y) + ova
+                loss = functional.cross_entropy(output.logits, y)
+                if output.ova is not None:
+                    margin = output.ova[:, 1] - output.ova[:, 0]
+                    loss += functional.binary_cross_entropy_with_logits(margin, functional.one_hot(y, 6).float())
             loss.backward()
         optimizer.step()
 

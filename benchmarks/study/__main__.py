@@ -43,7 +43,7 @@ def make_parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run")
     run.add_argument("dataset")
     run.add_argument("--output", type=Path, required=True)
-    run.add_argument("--methods", nargs="+", choices=METHODS, default=["erm", "medic", "medic++"])
+    run.add_argument("--methods", nargs="+", choices=METHODS, metavar="METHOD", default=["erm", "medic", "medic++"])
     run.add_argument("--targets", nargs="+")
     run.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     run.add_argument("--rates", nargs="+", type=float, help="learning rates [the method's]")

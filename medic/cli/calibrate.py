@@ -1,5 +1,6 @@
 """The `medic calibrate` command."""
 
+import math
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,9 @@ from medic.utils.parts import FRACTION, POSITIVE
 if TYPE_CHECKING:
     from medic.deploy.calibration import Calibration, Effect
     from medic.openset import Threshold
+
+FEW = 100
+"""Number of images below which the output says how uncertain percentages are."""
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -144,6 +148,9 @@ def _print(effects: "list[Effect]", chosen: "Threshold | None", calibration: "Ca
         known = int((labelled.label >= 0).sum())
         others = len(labelled.label) - known
         notes.append(f"percentages refer to {known:,} known and {others:,} unknown images: {labelled.about}")
+        if (fewest := min(known, others or known)) < FEW:
+            error = 98 / math.sqrt(fewest)  # half a 95% interval, in points, for a share of 50%
+            notes.append(f"with only {fewest} images, a percentage can be wrong by {error:.0f} points")
         if not others and calibration.unlabelled is None:
             notes.append(
                 "without unknown images, the table shows only what each threshold costs: to see what it rejects, pass "

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import math
 import re
 from pathlib import Path
 
@@ -42,6 +43,16 @@ def test_everything_is_shown_and_nothing_written(trained, capsys, tmp_path, monk
     assert "probability 0.5" in out
     assert "• current threshold" in out
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("few", "noted"), [(100, True), (1, False)])
+def test_percentages_of_few_images_are_uncertain(trained, labels, capsys, monkeypatch, few, noted):
+    monkeypatch.setattr("medic.cli.calibrate.FEW", few)
+    assert calibrate(trained.path, "--labels", labels) == 0
+    out = capsys.readouterr().out
+    count = int(re.search(r"(\d+) unknown images", out)[1])  # fewer than the known ones
+    note = f"with only {count} images, a percentage can be wrong by {1.96 * 50 / math.sqrt(count):.0f} points"
+    assert (note in out) == noted
 
 
 def test_a_run_is_not_overwritten(trained, capsys):

@@ -117,8 +117,10 @@ METRICS = {
 DEFAULT = tuple(METRICS[key] for key in ("acc", "hscore", "oscr"))
 """Metrics shown unless others are requested."""
 
-_FAMILIES = {"oscr/": "OSCR ", "hscore/": "H-score ", "ccr@fpr=": "CCR@FPR=", "ece/": "ECE ", "brier/": "Brier "}
+_FAMILIES = {"oscr/": "OSCR ", "hscore/": "H-score ", "ccr@fpr=": "CCR@FPR="}
 """Key prefixes of metrics that end in a score, a threshold rule or a rate, with their title prefixes."""
+_ERRORS = {"ece/": ("ECE ", 100.0), "brier/": ("Brier ", 100.0), "nll/": ("NLL ", 1.0)}
+"""Key prefixes of metrics that measure an error and end in a score, with their title prefixes and scales."""
 
 
 def find_metric(key: str) -> Metric:
@@ -127,5 +129,8 @@ def find_metric(key: str) -> Metric:
         return METRICS[key]
     for prefix, title in _FAMILIES.items():
         if key.startswith(prefix):
-            return Metric(key, title + key.removeprefix(prefix), higher_is_better=prefix not in ("ece/", "brier/"))
+            return Metric(key, title + key.removeprefix(prefix))
+    for prefix, (title, scale) in _ERRORS.items():
+        if key.startswith(prefix):
+            return Metric(key, title + key.removeprefix(prefix), scale=scale, higher_is_better=False)
     return Metric(key, key)

@@ -226,9 +226,9 @@ def find_confidences(
 
 
 def measure_calibration(outputs: LabelledOutputs, confidences: Mapping[openset.Score, Tensor]) -> dict[str, float]:
-    """Return the calibration error and Brier score on known images, for each score that is a probability.
+    """Return calibration error, Brier score and negative log-likelihood on known images, for scores with probabilities.
 
-    Both compare the predicted probability with whether the prediction is correct.
+    All three compare the predicted probability with whether the prediction is correct.
     """
     known = outputs.label >= 0
     correct = outputs.correct[known]
@@ -238,6 +238,7 @@ def measure_calibration(outputs: LabelledOutputs, confidences: Mapping[openset.S
             probability = confidence[known].sigmoid()
             metrics[f"ece/{score.name}"] = openset.ece(probability, correct)
             metrics[f"brier/{score.name}"] = openset.brier(probability, correct)
+            metrics[f"nll/{score.name}"] = openset.nll(confidence[known], correct)
     return metrics
 
 

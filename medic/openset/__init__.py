@@ -30,7 +30,16 @@ from medic.openset.neighbours import Nearest, NNGuide
 from medic.openset.openmax import OpenMax
 from medic.openset.posteriors import KlMatching, Platt, Temperature
 from medic.openset.registry import SCORES, Score, get_score, score
-from medic.openset.reliability import Reliability, RiskCoverage, aurc, brier, ece, reliability_diagram, risk_coverage
+from medic.openset.reliability import (
+    Reliability,
+    RiskCoverage,
+    aurc,
+    brier,
+    ece,
+    nll,
+    reliability_diagram,
+    risk_coverage,
+)
 from medic.openset.scores import conf_bcls, conf_cls, energy, entropy, max_logit, predicted_class, rejection
 from medic.openset.shift import Reference, Shift, mmd_test
 from medic.openset.spectrum import Place, Spectrum, rank_groups
@@ -108,6 +117,7 @@ __all__ = [
     "max_logit",
     "mixture",
     "mmd_test",
+    "nll",
     "oracle_10",
     "oscr",
     "oscr_curve",

@@ -59,6 +59,16 @@ def brier(probability: Values, correct: Values) -> float:
     return float((values - hits.double()).square().mean())
 
 
+def nll(log_odds: Values, correct: Values) -> float:
+    """Return the mean negative log-likelihood of the predictions being correct or wrong, in nats.
+
+    `log_odds` contains the log-odds of each prediction, which keep probabilities close to 0 and 1 apart, and `correct`
+    whether it is correct, both of shape (N,).
+    """
+    values, hits = _columns(log_odds, correct)
+    return float(functional.binary_cross_entropy_with_logits(values, hits.double()))
+
+
 def risk_coverage(confidence: Values, correct: Values) -> RiskCoverage:
     """Return the error rate among the n most confident images, for every n.
 

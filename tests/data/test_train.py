@@ -8,7 +8,7 @@ from medic.errors import MedicError
 from tests.data.pictures import picture
 from tests.messages import naming
 
-CLOSED = {"acc", "domain_auroc", "ece/cls", "brier/cls", "ece/bcls", "brier/bcls"}
+CLOSED = {"acc", "domain_auroc", "ece/cls", "brier/cls", "nll/cls", "ece/bcls", "brier/bcls", "nll/bcls"}
 """The metrics if every class is known."""
 SHORT = {
     "method": "medic++", "iterations": 2, "backbone": "convnet", "holdout": 0.4, "batch_size": 2, "device": "cpu",

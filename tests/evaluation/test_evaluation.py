@@ -30,7 +30,7 @@ def test_a_record_has_these_keys_in_this_order(outputs):
         "acc score threshold_rule threshold hscore acc_k acc_u hscore/oracle-10 "
         "oscr/cls oscr/bcls oscr/max-logit oscr/energy oscr/gen oscr_c oscr_b "
         + " ".join(name for name in openset.RANKING_METRICS if name != "acc")
-        + " aurc ece/cls brier/cls ece/bcls brier/bcls conf_p conf_n balance"
+        + " aurc ece/cls brier/cls nll/cls ece/bcls brier/bcls nll/bcls conf_p conf_n balance"
     )
 
 
@@ -77,7 +77,7 @@ def test_a_metric_is_one_entry(outputs, monkeypatch):
 def test_without_unknown_images_accuracy_and_calibration_are_measured(outputs):
     outputs["target"] = labelled(40, 0, 1)
     record = measure(outputs, ["a", "b"], openset.get_score("cls"), "source")
-    assert list(record["target"]) == ["acc", "ece/cls", "brier/cls", "ece/bcls", "brier/bcls"]
+    assert list(record["target"]) == ["acc", "ece/cls", "brier/cls", "nll/cls", "ece/bcls", "brier/bcls", "nll/bcls"]
 
 
 def test_unknown_classes_of_the_sources_are_measured_without_the_domain_shift(outputs):

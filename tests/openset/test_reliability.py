@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import brier_score_loss
+from sklearn.metrics import brier_score_loss, log_loss
 
 from medic.errors import MedicError
 from medic.models import _torchvision
-from medic.openset import Platt, aurc, brier, conf_bcls, ece, reliability_diagram, risk_coverage
+from medic.openset import Platt, aurc, brier, conf_bcls, ece, nll, reliability_diagram, risk_coverage
 from medic.utils.outputs import Output
 from tests.messages import naming
 
@@ -38,6 +38,14 @@ def test_brier_score_equals_scikit_learn(drawn):
     top, predicted = softmax.max(1)
     correct = predicted == label
     assert brier(top, correct) == pytest.approx(brier_score_loss(correct, top), abs=1e-12)
+
+
+def test_negative_log_likelihood_equals_scikit_learn(drawn):
+    softmax, label = drawn
+    top, predicted = softmax.max(1)
+    correct = predicted == label
+    assert nll(top.logit(), correct) == pytest.approx(log_loss(correct, top), abs=1e-12)
+    assert nll([800.0], [False]) == 800  # log(1 − p), where p rounds to 1
 
 
 def test_a_diagram():

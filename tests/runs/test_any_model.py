@@ -111,7 +111,7 @@ def test_thresholds_and_scores():
     with torch.no_grad():
         fitted = SCORES["openmax"].fit(MODEL.eval()(HELD_OUT[0]), HELD_OUT[1])
     assert medic.evaluate(MODEL, (X, Y), score=fitted)["threshold_rule"] == "hard"
-    assert medic.evaluate(MODEL, (X, Y % 4)).keys() == {"acc", "ece/cls", "brier/cls"}
+    assert medic.evaluate(MODEL, (X, Y % 4)).keys() == {"acc", "ece/cls", "brier/cls", "nll/cls"}
 
 
 @pytest.mark.parametrize(("model", "data", "options", "message"), [

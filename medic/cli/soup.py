@@ -10,7 +10,7 @@ from medic.cli.options import add_device_option, add_import_option
 from medic.config.settings import SETTINGS
 from medic.errors import MedicError
 from medic.reports.terminal import print_rows, print_run
-from medic.runs.layout import check_run
+from medic.runs.layout import check_run, is_run, runs_inside
 
 if TYPE_CHECKING:
     from medic.runs.run import Run
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 def add_options(parser: ArgumentParser) -> None:
     """Add the options of `medic soup`."""
     parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help="directories of finished runs that started from the same weights"
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="finished runs that started from the same weights, or folders with such runs",
     )
     output = SETTINGS["output"]
     parser.add_argument(
@@ -39,17 +42,16 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Create the soup, and print the runs that were tried and the metrics."""
-    if len(arguments.runs) < 2:
-        raise MedicError(
-            f"a soup requires at least two runs, got only {arguments.runs[0]}: pass several run directories"
-        )
-    for path in arguments.runs:
-        check_run(Path(path))
+    runs = [run for path in map(Path, arguments.runs) for run in (not is_run(path) and runs_inside(path)) or [path]]
+    if len(runs) < 2:
+        raise MedicError(f"a soup requires at least two runs, got only {runs[0]}: pass several run directories")
+    for path in runs:
+        check_run(path)
     check_paths({name: getattr(arguments, name) for name in ("root", "weights", "output")})
     from medic.runs.soup import soup
 
     made = soup(
-        arguments.runs,
+        runs,
         output=arguments.output,
         name=arguments.name,
         root=arguments.root,

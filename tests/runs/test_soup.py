@@ -218,6 +218,17 @@ def test_an_interrupted_soup_is_made_by_the_same_command(folder, monkeypatch, tm
     assert run.metrics
 
 
+def test_a_soup_of_the_runs_of_a_sweep(folder, tmp_path, capsys):
+    candidates = tmp_path / "candidates"
+    for name in "ab":
+        shutil.copytree(folder / name, candidates / name)
+    (candidates / "logs").mkdir()  # as a sweep leaves it
+    assert main(["soup", str(candidates), "--output", str(tmp_path / "runs"), "--name", "soup"]) == 0
+    made = medic.soup([folder / "a", folder / "b"], output=tmp_path / "again", quiet=True)
+    weights = [path / "model.safetensors" for path in (tmp_path / "runs" / "soup", made.path)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
 def test_a_soup_is_made_by_its_command_alone(folder, tmp_path, capsys):
     run = medic.soup([folder / name for name in "ab"], output=tmp_path, quiet=True)
     for line in (f"train --config {run.path}/config.json", "train --target street --soup a"):

@@ -1,4 +1,4 @@
-"""How long it takes to compute the features of PACS with a frozen backbone, and how much memory: as `--tune head` does.
+"""Measure the time and memory that `--tune head` needs to compute the features of PACS.
 
     python benchmarks/features.py --root DIR_OF_PACS --backbones vit_tiny_patch16_224 --sizes 224 518
 

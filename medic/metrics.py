@@ -5,7 +5,7 @@ import torch: each function calls a method of `medic.openset.Ranking` by name.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import methodcaller
 from typing import Any
 
@@ -117,20 +117,22 @@ METRICS = {
 DEFAULT = tuple(METRICS[key] for key in ("acc", "hscore", "oscr"))
 """Metrics shown unless others are requested."""
 
-_FAMILIES = {"oscr/": "OSCR ", "hscore/": "H-score ", "ccr@fpr=": "CCR@FPR="}
-"""Key prefixes of metrics that end in a score, a threshold rule or a rate, with their title prefixes."""
-_ERRORS = {"ece/": ("ECE ", 100.0), "brier/": ("Brier ", 100.0), "nll/": ("NLL ", 1.0)}
-"""Key prefixes of metrics that measure an error and end in a score, with their title prefixes and scales."""
+_FAMILIES = (
+    Metric("oscr/", "OSCR "),
+    Metric("hscore/", "H-score "),
+    Metric("ccr@fpr=", "CCR@FPR="),
+    Metric("ece/", "ECE ", higher_is_better=False),
+    Metric("brier/", "Brier ", higher_is_better=False),
+    Metric("nll/", "NLL ", scale=1.0, higher_is_better=False),
+)
+"""Metrics whose key and title continue with a score, a threshold rule or a rate."""
 
 
 def find_metric(key: str) -> Metric:
     """Return the metric for a key. Unregistered keys are displayed under their own name, in percent."""
     if key in METRICS:
         return METRICS[key]
-    for prefix, title in _FAMILIES.items():
-        if key.startswith(prefix):
-            return Metric(key, title + key.removeprefix(prefix))
-    for prefix, (title, scale) in _ERRORS.items():
-        if key.startswith(prefix):
-            return Metric(key, title + key.removeprefix(prefix), scale=scale, higher_is_better=False)
+    for family in _FAMILIES:
+        if key.startswith(family.key):
+            return replace(family, key=key, title=family.title + key.removeprefix(family.key))
     return Metric(key, key)

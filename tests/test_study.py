@@ -293,7 +293,7 @@ OF_ALL_ROWS = ", lr 0.02"
 @pytest.mark.parametrize("heading", SYSTEMS)
 def test_the_systems_that_the_page_compares(heading):
     """The tables have a row for every system in the records."""
-    page = (Path(__file__).parents[1] / "docs" / "systems.md").read_text()
+    page = (DOCS / "systems.md").read_text()
     section = page[page.index(f"{heading}\n") :]
     records, study, more = SYSTEMS[heading]
     everything = packed.read_records(Path(f"benchmarks/records/{records}.jsonl.gz"))

@@ -42,7 +42,9 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Create the soup, and print the runs that were tried and the metrics."""
-    runs = [run for path in map(Path, arguments.runs) for run in (not is_run(path) and runs_inside(path)) or [path]]
+    runs: list[Path] = []
+    for path in map(Path, arguments.runs):
+        runs += [path] if is_run(path) else runs_inside(path) or [path]
     if len(runs) < 2:
         raise MedicError(f"a soup requires at least two runs, got only {runs[0]}: pass several run directories")
     for path in runs:

@@ -62,12 +62,16 @@ TRANSFORMERS: Mapping[str, Mapping[str, Any]] = {
     "vit adamw 3e-4 decay": {"lr": 3e-4, **_TRANSFORMER, "layer_decay": 0.75},
     "vit adamw 1e-4 head": {"lr": 1e-4, **_TRANSFORMER, "head_first": 50},
     "vit adamw 3e-4 head": {"lr": 3e-4, **_TRANSFORMER, "head_first": 50},
+    "vit adamw 3e-4 decay head": {"lr": 3e-4, **_TRANSFORMER, "layer_decay": 0.75, "head_first": 50},
     "vit adamw 1e-3 decay head": {"lr": 1e-3, **_TRANSFORMER, "layer_decay": 0.75, "head_first": 50},
 }
 """Recipes by name for networks without batch norm. Warm-up and the head alone take 50 of 500 iterations."""
 
 INNER_TRANSFORMER = {name: 0.01 if name == "vit 0.3" else 0.001 for name in TRANSFORMERS}
 """Inner learning rates of MEDIC++ by recipe."""
+
+KEPT_INNER = ("0.3", "adamw 1e-4 head", "adamw 3e-4 decay", "adamw 3e-4 decay head", "adamw 1e-3 decay head")
+"""Recipes for 224 pixels, `vit-224 NAME`: MEDIC++ keeps its inner learning rate, 0.01, in each of them."""
 
 ADAPTERS: Mapping[str, Mapping[str, Any]] = {
     f"lora adamw {lr:g}": {"lr": lr, **_TRANSFORMER, "weight_decay": 0.0} for lr in (0.0003, 0.001, 0.003)
@@ -96,6 +100,7 @@ def trials() -> dict[str, dict[str, Any]]:
             inner = {"inner_lr": INNER_TRANSFORMER[recipe]} if base == "medic++" else {}
             named[f"{base} @ {recipe}"] = {**settings, **changes, **inner}
         named |= {f"{base} @ {recipe}": {**settings, **changes} for recipe, changes in ADAPTERS.items()}
+        named |= {f"{base} @ vit-224 {recipe}": {**settings, **TRANSFORMERS[f"vit {recipe}"]} for recipe in KEPT_INNER}
         # One trial more for the setting that matters to the method: the inner rate, or the outer one.
         if base == "medic++":
             changes = {"lr": 0.0054, "inner_lr": 0.0011, **_FROZEN}

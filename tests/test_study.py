@@ -9,11 +9,13 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import backbones, class_splits, judges, left_out_domains, packed, recipes, scores, soups, systems, watch
 from benchmarks.study import intervals, training
 from benchmarks.study.__main__ import main
+from benchmarks.study.methods import METHODS
 from benchmarks.study.results import Study
 from benchmarks.study.runs import Run, make_run, read_runs
 from medic.config.starts import STARTS
@@ -148,7 +150,7 @@ RECIPES = {
 
 def test_the_recipes_for_transformers_that_the_page_compares(monkeypatch, capsys):
     """Every row of the table is printed from the records, and the default is its best recipe."""
-    section = PAGE[PAGE.index("### A recipe for transformers") : PAGE.index("### Transformers at 224 pixels")]
+    section = PAGE[PAGE.index("### A recipe for transformers") : PAGE.index("### The recipe at 224 pixels")]
     command = re.search(r"python -m benchmarks\.judges (.*)", section)[1]
     monkeypatch.setattr(sys, "argv", ["judges", *shlex.split(command)])
     judges.main()
@@ -160,6 +162,21 @@ def test_the_recipes_for_transformers_that_the_page_compares(monkeypatch, capsys
     best, start = recipes.TRANSFORMERS[RECIPES[rows[0][0]]], STARTS["pretrained without batch norm"]
     names = ("optimizer", "lr", "weight_decay", "schedule", "layer_decay", "clip_norm")
     assert {name: best[name] for name in names} == {name: getattr(start, name) for name in names}
+
+
+def test_the_learning_rates_at_224_pixels_that_the_page_compares(monkeypatch, capsys):
+    section = PAGE[PAGE.index("### The recipe at 224 pixels") : PAGE.index("### Transformers at 224 pixels")]
+    command = re.search(r"python -m benchmarks\.judges (.*)", section)[1]
+    monkeypatch.setattr(sys, "argv", ["judges", *shlex.split(command)])
+    judges.main()
+    printed = capsys.readouterr().out
+    rows = section[section.index("| learning rate |") :].partition("\n\n")[0].splitlines()[2:]
+    cells = [[cell.strip(" *") for cell in row.split("|")[1:-1]] for row in rows]
+    assert len(cells) == printed.count("vit-224")
+    for rate, *numbers in cells:
+        name = np.format_float_scientific(float(rate), trim="-", exp_digits=1)
+        assert f"| vit-224 adamw {name} decay head | {' | '.join(numbers)} |" in printed
+    assert float(cells[0][0]) == STARTS["pretrained without batch norm"].lr
 
 
 HEADS = {
@@ -201,6 +218,27 @@ def test_the_same_number_of_trials_for_every_method():
         for base in recipes.BASES
     }
     assert {counts[base] - others[base] for base in recipes.BASES} == {12}
+
+
+TRAINING = ("optimizer", "lr", "weight_decay", "schedule", "warmup", "clip_norm", "layer_decay", "head_first")
+
+
+@pytest.mark.parametrize("file", ["screening", "transformers", "transformers_224", "mobilenet_recipes", "heads_scaled"])
+def test_recorded_runs_had_the_settings_of_their_recipes(file):
+    """A recipe sets everything that the defaults could change later."""
+    compared = 0
+    for run, lines in read_runs(Path(f"benchmarks/records/{file}.jsonl.gz")).items():
+        if " @ " not in run.method:
+            continue
+        settings, recorded = METHODS[run.method], lines[0]["settings"]
+        # Runs of earlier versions have no clipping, layer decay and head-first phase, and do not record them.
+        off = {"clip_norm": 0.0, "layer_decay": 1.0, "head_first": 0}
+        recorded = {**recorded, **{name: value for name, value in off.items() if recorded.get(name) is None}}
+        assert {"method", "batch_norm", *TRAINING} <= set(settings), run
+        assert settings["method"] != "medic++" or "inner_lr" in settings, run
+        assert {name: recorded[name] for name in settings} == pytest.approx(settings), run  # records have seven digits
+        compared += 1
+    assert compared > 40
 
 
 def test_rehearsals_of_a_target_leave_out_every_class_once():

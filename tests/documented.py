@@ -165,6 +165,9 @@ def _runs() -> None:
         for seed, name in enumerate(names):
             _train("runs", name, **digits, method=method, seed=seed)
     shutil.copytree("runs", "digit-runs")
+    for number, source in enumerate(("handwritten", "printed", "blended")):
+        _train("rehearsed", f"without-{number}", **{**digits, "target": ["street", source]}, method="erm")
+    shutil.copytree("runs/plain", "rehearsed/plain")
     shutil.copytree("runs/first", "runs/first-try")
     _train("runs", "product", **{**digits, "target": "none"})
     for name, rate in (("a", 0.01), ("b", 0.02), ("c", 0.03)):

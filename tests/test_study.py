@@ -12,7 +12,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import backbones, class_splits, judges, left_out_domains, packed, recipes, scores, soups, systems, watch
+from benchmarks import (
+    backbones,
+    class_splits,
+    judges,
+    left_out_domains,
+    packed,
+    recipes,
+    scores,
+    soups,
+    systems,
+    threshold_curves,
+    watch,
+)
 from benchmarks.study import intervals, training
 from benchmarks.study.__main__ import main
 from benchmarks.study.methods import METHODS
@@ -55,9 +67,8 @@ ALL_PAGES = "\n".join(path.read_text() for path in sorted(DOCS.rglob("*.md")))
 COMMANDS = re.findall(r"^ +python -m benchmarks\.study ((?:rules|rates|methods|versions) .*)$", PAGE, re.MULTILINE)
 
 
-OTHERS = sorted(
-    set(re.findall(r"^ +python -m benchmarks\.(?!study )(\w+ .*benchmarks/records/\S+)", ALL_PAGES, re.MULTILINE))
-)
+PRINTED = r"^ +python -m benchmarks\.(?!study |threshold_curves )(\w+ .*benchmarks/records/\S+)"
+OTHERS = sorted(set(re.findall(PRINTED, ALL_PAGES, re.MULTILINE)))
 """Commands of other benchmarks that print tables from records, on any page."""
 
 
@@ -314,6 +325,18 @@ def test_tables_of_the_page_that_are_printed_from_records(title):
 
 def system_lines(table):
     return [" ".join(line.split()) for line in table.strip().splitlines()[1:]]
+
+
+def test_the_curves_of_thresholds_that_the_page_shows(tmp_path):
+    file = Path("benchmarks/records/left_out_domains.jsonl.gz")
+    threshold_curves.main(file, tmp_path)
+    assert sorted(re.findall(r"images/thresholds/(\S+)\)", PAGE)) == sorted(path.name for path in tmp_path.iterdir())
+    records = [r for r in packed.read_records(file) if r["dataset"] == "pacs" and r["method"] == "erm"]
+    axes = threshold_curves.draw(records).axes[1]
+    drawn = {tuple(line.get_ydata()) for line in axes.lines}
+    for seed in range(3):
+        own = [r for r in records if (r["target"], r["rule"], r["seed"]) == ("art_painting", "source", seed)]
+        assert tuple(100 * record["hscore"] for record in own) in drawn
 
 
 SYSTEMS = {

@@ -16,6 +16,7 @@ from medic.cli.options import (
 from medic.deploy.paths import image_paths
 from medic.errors import MedicError, counted
 from medic.reports.terminal import print_rows
+from medic.runs.layout import is_run
 from medic.runs.opening import check_model, open_model
 from medic.utils.files import atomic_folder, writing
 from medic.utils.parts import FRACTION, POSITIVE
@@ -112,16 +113,15 @@ def run(arguments: Namespace) -> int:
 
 
 def _output_folder(arguments: Namespace) -> Path:
-    """Return the output folder. Raise an error if it is not empty, or if no option chooses a threshold."""
+    """Return the output folder. Raise an error if it is a run directory, or if no option chooses a threshold."""
     output: Path = arguments.output
     chosen = any(getattr(arguments, name) is not None for name in ("accept", "threshold", "cost", "labels", "images"))
     if not chosen and not arguments.left_out:
         raise MedicError(
             "--output requires a threshold: add --accept, --left-out, --threshold, --cost, --labels or --images"
         )
-    # An empty folder is replaced, unless it is the current one, which would leave the shell in a deleted folder.
-    if output.exists() and not (output.is_dir() and not any(output.iterdir()) and not output.samefile(".")):
-        raise MedicError(f"--output {output} already exists: choose a new folder")
+    if is_run(output):
+        raise MedicError(f"--output {output} is a run, whose model would be overwritten: choose another folder")
     return output
 
 

@@ -2,14 +2,13 @@
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from medic.cli.catalogue import check_paths
 from medic.cli.options import add_device_option, add_import_option
 from medic.config.settings import SETTINGS
 from medic.errors import MedicError
-from medic.reports.terminal import print_rows, print_run
+from medic.reports.terminal import print_rows, print_run, report_command
 from medic.runs.layout import check_run, is_run, runs_inside
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def run(arguments: Namespace) -> int:
     print()
     print_run(made)
     print(f"{made.description['provenance']['selection']}: {made.path}")
-    print(f"write a report with: medic report {quote(str(made.path))}")
+    print(f"write a report with: {report_command(made)}")
     return 0 if made.learned else 1
 
 

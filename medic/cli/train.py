@@ -3,13 +3,12 @@
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from medic.cli.options import add_run_options, user_settings
 from medic.config.files import to_yaml
 from medic.errors import one_line
-from medic.reports.terminal import print_run
+from medic.reports.terminal import print_run, report_command
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -55,14 +54,13 @@ def run(arguments: Namespace) -> int:
             averaged = run.record.get("averaged")
             selected = "averaged weights" if averaged else f"iteration {iteration}, selected by source validation"
             print(f"{selected}: {run.path}")
-            root = run.config.data.root
             if arguments.report:
                 from medic.reports.run_page import write_report
 
+                root = run.config.data.root
                 print(write_report(run, run.path / "report.html", None if root is None else Path(root)))
             else:
-                images = "" if root is None else f" --root {quote(str(root))}"
-                print(f"write a report with: medic report {quote(str(run.path))}{images}")
+                print(f"write a report with: {report_command(run)}")
     return 0 if run.learned else 1
 
 

@@ -83,7 +83,7 @@ class ModelSettings(TypedDict, total=False):
         BatchNorm,
         setting(
             "batch-norm statistics: local (per process), sync (across processes) or frozen",
-            default_rule="frozen with pretrained weights, otherwise local",
+            default_rule="frozen with pretrained weights, unless --tune is head or adapters; otherwise local",
         ),
     ]
 

@@ -55,7 +55,8 @@ OURS: dict[str, tuple[Callable[[int], nn.Module], Preprocessing]] = {
 
 COMMON = (
     "resnet18", "resnet34", "resnet50", "vit_tiny_patch16_224", "vit_small_patch16_224", "vit_base_patch16_224",
-    "resnet101", "resnet152", "convnext_tiny", "efficientnet_b0", "densenet121", "swin_tiny_patch4_window7_224",
+    "resnet101", "resnet152", "convnext_tiny", "tf_efficientnet_lite0", "efficientnet_b0", "mobilenetv2_100",
+    "densenet121", "swin_tiny_patch4_window7_224", "vit_small_patch14_dinov2", "vit_base_patch14_dinov2",
 )  # fmt: skip
 """Common timm models, in the order in which they are tried to suggest a backbone for weights."""
 FITS = 0.9
@@ -91,7 +92,7 @@ def create_backbone(name: str, weights: Path | None = None, size: int | None = N
     else:
         backbone = _from_timm(name, size)
     if weights is not None:
-        load_weights(backbone.module, weights, size if is_sized(name) else None)
+        load_weights(name, backbone.module, weights, size if is_sized(name) else None)
     if pool != OWN:  # after loading, because the weights may include the original pooling
         _set_pool(backbone.module, name, pool)
     return replace(backbone, preprocessing=replace(backbone.preprocessing, size=size))
@@ -182,10 +183,11 @@ def import_timm(name: str) -> Any:
     return timm
 
 
-def load_weights(module: nn.Module, path: Path, size: int | None = None) -> None:
+def load_weights(name: str, module: nn.Module, path: Path, size: int | None = None) -> None:
     """Load a weights file into a backbone. The file must contain every tensor; classifier tensors are ignored.
 
-    `size` is the image size of a timm model with a fixed image size. Tensors for a different size are resampled.
+    `name` is the name of the backbone, for messages. `size` is the image size of a timm model with a fixed image size.
+    Tensors for a different size are resampled.
     """
     # Prefixes of medic runs, and of models wrapped for several GPUs.
     state = {key.removeprefix("module.").removeprefix("backbone."): v for key, v in read_tensors(path).items()}
@@ -198,29 +200,27 @@ def load_weights(module: nn.Module, path: Path, size: int | None = None) -> None
     state = translate(module, state)
     for key, tensor in expected.items():
         if key in state and state[key].ndim != tensor.ndim:
-            raise _misshapen(path, key, state, tensor)
+            raise _misshapen(name, path, key, state, tensor)
     if isinstance(module, GFNet):
         state = load_official(state, module.image_size)
     if missing := missing_tensors(state, expected):
-        lacking = (
-            f"weights {path} are missing {counted(len(missing), 'tensor')} of this backbone, such as {missing[0]!r}"
-        )
-        raise MedicError(f"{lacking}: {_fitting(state)}")
+        lacking = f"{counted(len(missing), 'tensor')} of backbone {name}, such as {missing[0]!r}"
+        raise MedicError(f"weights {path} are missing {lacking}: {_fitting(state)}")
     if size is not None:
         state |= resample(module, state)
     for key, tensor in expected.items():
         if key in state and state[key].shape != tensor.shape:
-            raise _misshapen(path, key, state, tensor, size)
+            raise _misshapen(name, path, key, state, tensor, size)
     if extra := extra_tensors(state, expected):
-        raise MedicError(f"weights {path} contain {extra[0]!r}, which this backbone lacks: {_fitting(state)}")
+        raise MedicError(f"weights {path} contain {extra[0]!r}, which backbone {name} lacks: {_fitting(state)}")
     # Weights may be in half precision. The module keeps its own precision.
     module.load_state_dict({key: state[key] for key in expected if key in state}, strict=False)
 
 
 def _misshapen(
-    path: Path, key: str, state: Mapping[str, Tensor], expected: Tensor, size: int | None = None
+    name: str, path: Path, key: str, state: Mapping[str, Tensor], expected: Tensor, size: int | None = None
 ) -> MedicError:
-    shapes = f"{tuple(state[key].shape)}, expected {tuple(expected.shape)}"
+    shapes = f"{tuple(state[key].shape)}, but backbone {name} expects {tuple(expected.shape)}"
     other = "" if size is None else f", or omit --image-size {size}"
     return MedicError(f"tensor {key!r} in weights {path} has shape {shapes}: {_fitting(state)}{other}")
 

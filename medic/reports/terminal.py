@@ -65,6 +65,12 @@ def print_run(run: "Run") -> None:
         print(f"{hint}: compare other thresholds with `medic calibrate {quote(str(run.path))}`")
 
 
+def report_command(run: "Run") -> str:
+    """Return the command that writes a report of a run."""
+    root = run.config.data.root
+    return f"medic report {quote(str(run.path))}" + ("" if root is None else f" --root {quote(str(root))}")
+
+
 def lenient(metrics: Mapping[str, Any]) -> str:
     """Return a hint if the threshold accepts most unknown images, unless it already rejects too many known ones."""
     known, unknown = (metrics.get(metric.key) for metric in PARTS)

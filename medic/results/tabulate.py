@@ -1,6 +1,6 @@
 """Build a table from runs: group them into rows and columns, and select one evaluation per run."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -168,9 +168,9 @@ def row_labels(groups: Sequence[Group]) -> list[str]:
         for method, rows in methods.items()
     }
     for method, rows in methods.items():
-        for name in ("unknown", "partial"):
-            if _follows_known(name, rows):
-                telling[method].pop(name, None)
+        telling[method] = {
+            name: parts for name, parts in telling[method].items() if not _implied(name, telling[method], rows)
+        }
     labels = []
     for group in groups:
         formatted = [
@@ -182,10 +182,13 @@ def row_labels(groups: Sequence[Group]) -> list[str]:
     return labels
 
 
-def _follows_known(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the known classes, as shown in labels, determine another setting."""
-    pairs = {(value_text(row.get("known")), repr(row.get(name))) for row in rows}
-    return len(pairs) == len({known for known, _ in pairs})
+def _implied(name: str, names: Container[str], rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the dataset determines a setting, or the known classes, as shown in labels, the other ones."""
+    leading = [one for one in ("dataset", "known") if one in names and one != name]
+    if name not in ("unknown", "partial"):
+        leading = [one for one in leading if one == "dataset"]
+    pairs = [{(value_text(row.get(one)), repr(row.get(name))) for row in rows} for one in leading]
+    return any(len(values) == len({value for value, _ in values}) for values in pairs)
 
 
 def _differing(values: Sequence[Any]) -> list[str]:

@@ -66,7 +66,8 @@ def notes(plan: Plan) -> Iterator[str]:
     size, smaller = plan.config.data.image_size, " or ".join(_smaller(plan.config.model.backbone))
     slow = plan.config.model.backbone not in OURS and size >= LARGE and not plan.config.model.head_alone
     if slow and plan.device.type == "cpu":
-        way = f"use a GPU, or a smaller network with {smaller}"
+        head = "" if plan.weights is None else ", train only the head with --tune head"
+        way = f"use a GPU{head}, or use a smaller network with {smaller}"
         yield f"backbone {plan.config.model.backbone} at {size} px may take hours on a CPU: {way}"
     if not plan.config.data.unknown:
         how = "use --known or --split leave-one-class-out in a separate run"

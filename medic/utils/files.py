@@ -61,14 +61,16 @@ def _is_device(path: Path) -> bool:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder, and rename it to `path` when the block ends. `path` must be empty or missing.
+    """Yield a temporary folder, and move its files to the folder `path` when the block ends.
 
-    If the process is killed, the temporary folder remains until the next write to `path`.
+    If the process is killed in the block, the temporary folder remains until the next write to `path`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with temporary_folder(path) as temporary:
         yield temporary
-        temporary.replace(path)
+        path.mkdir(exist_ok=True)
+        for file in temporary.iterdir():
+            file.replace(path / file.name)
 
 
 @contextmanager

@@ -58,8 +58,16 @@ def test_percentages_of_few_images_are_uncertain(trained, labels, capsys, monkey
 def test_a_run_is_not_overwritten(trained, capsys):
     before = (trained.path / "model.json").read_bytes()
     assert calibrate(trained.path, "--threshold", 0.5, "--output", trained.path) == 2
-    assert "exists" in capsys.readouterr().err
+    assert "is a run" in capsys.readouterr().err
     assert (trained.path / "model.json").read_bytes() == before
+
+
+def test_a_saved_model_is_replaced(trained, tmp_path, capsys):
+    for threshold in (0.4, 0.5):
+        assert calibrate(trained.path, "--threshold", threshold, "--output", tmp_path) == 0
+        assert medic.load(tmp_path).threshold.display_value == pytest.approx(threshold)
+    assert calibrate(tmp_path, "--threshold", 0.6, "--output", tmp_path) == 0
+    assert medic.load(tmp_path).threshold.display_value == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5])

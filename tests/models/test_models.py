@@ -151,13 +151,13 @@ class TestWeights:
 
 
 @pytest.mark.parametrize(("saved", "backbone", "message"), [
-    ("convnet", "mnist-cnn", "are missing 8 tensors of this backbone, such as 'bn0.weight': "
+    ("convnet", "mnist-cnn", "are missing 8 tensors of backbone mnist-cnn, such as 'bn0.weight': "
      "they match --backbone convnet"),
-    ("resnet18", "convnet", "are missing 7 tensors of this backbone, such as 'conv1.bias': "
+    ("resnet18", "convnet", "are missing 7 tensors of backbone convnet, such as 'conv1.bias': "
      "they match --backbone resnet18"),
-    ("resnet18", "resnet34", "are missing 80 tensors of this backbone, such as 'layer1.2.conv1.weight': "
+    ("resnet18", "resnet34", "are missing 80 tensors of backbone resnet34, such as 'layer1.2.conv1.weight': "
      "they match --backbone resnet18"),
-    ("resnet10t", "convnet", "are missing 8 tensors of this backbone, such as 'conv1.weight': they belong to a "
+    ("resnet10t", "convnet", "are missing 8 tensors of backbone convnet, such as 'conv1.weight': they belong to a "
      "different backbone; select it with --backbone"),
 ])  # fmt: skip
 def test_weights_of_another_backbone_name_the_one_that_they_fit(tmp_path, monkeypatch, saved, backbone, message):

@@ -166,6 +166,18 @@ class TestRows:
             "coral: unknown none", "coral: unknown y", "erm: known x", "erm: known y", "erm: split leave-one-class-out",
         ]  # fmt: skip
 
+    def test_the_dataset_implies_what_differs_only_with_it(self, tmp_path):
+        for name, dataset, known, lr in (
+            ("0", "digits", "1", 0.06),
+            ("1", "pacs", "dog", 0.1),
+            ("2", "pacs", "dog", 0.2),
+        ):
+            given = {"dataset": dataset, "lr": lr}
+            write_run(tmp_path, name, "erm", "a", 0, (0.5,), user_settings=given, dataset=dataset, known=[known], lr=lr)
+        assert labels(tmp_path) == [
+            "erm: dataset digits, lr 0.06", "erm: dataset pacs, lr 0.1", "erm: dataset pacs, lr 0.2",
+        ]  # fmt: skip
+
     def test_settings_that_only_add_metrics_share_a_row(self, tmp_path):
         """Of two runs with the same seed, the one with more scores counts."""
         write_run(tmp_path, "0", "erm", "a", 0, (0.5,), user_settings={})

@@ -107,13 +107,14 @@ def test_a_pipe_is_written_to_and_stays(tmp_path):
     assert list(tmp_path.iterdir()) == [pipe]
 
 
-def test_a_folder_is_not_replaced(tmp_path):
+def test_a_folder_keeps_its_other_files(tmp_path):
     (tmp_path / "name").mkdir()
-    (tmp_path / "name" / "mine").touch()
-    with pytest.raises(OSError, match="not empty"), atomic_folder(tmp_path / "name"):
-        pass
+    for file in ("mine", "whole"):
+        (tmp_path / "name" / file).write_text("old")
+    with atomic_folder(tmp_path / "name") as folder:
+        (folder / "whole").write_text("new")
     assert names(tmp_path) == ["name"]
-    assert names(tmp_path / "name") == ["mine"]
+    assert {path.name: path.read_text() for path in (tmp_path / "name").iterdir()} == {"mine": "old", "whole": "new"}
 
 
 @pytest.mark.parametrize("name", ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "'=1", "''-1"])

@@ -1,6 +1,6 @@
 """What each system costs: time of an iteration and peak memory, relative to `erm` in the same run.
 
-    python benchmarks/costs.py --root DIR_OF_PACS --output costs.json      # on a GPU
+    python -m benchmarks.costs --root DIR_OF_PACS --output costs.json      # on a GPU
 
 All of them train on 144 images of 224 pixels an iteration, captured where they can be and not compiled. A system that
 cannot have ResNet-50, because it works inside another backbone or on smaller images, has an `erm` of its own beside it.
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from throughput import rate
 
+from benchmarks.throughput import rate
 from medic.config.resolve import Plan, resolve
 from medic.data import Dataset
 from medic.methods import METHODS

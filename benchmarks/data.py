@@ -1,6 +1,6 @@
 """Measure the data pipeline: first and later starts, batches, growing datasets, and crops from square images.
 
-    python benchmarks/data.py --root DIR_OF_PACS
+    python -m benchmarks.data --root DIR_OF_PACS
 
 Prints one table. Each dataset is opened in its own process, so that its memory can be measured. Without `--root`, the
 rows of PACS are omitted.

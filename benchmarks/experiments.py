@@ -2,9 +2,9 @@
 
 Benchmarks: a table of 5,000 finished runs, a sweep of 200 short runs, and a sweep that is killed.
 
-python benchmarks/experiments.py table           # time of `medic table` and `medic runs` over 5,000 runs
-python benchmarks/experiments.py sweep           # 200 runs of about a second: the time that the sweep adds
-python benchmarks/experiments.py kill            # a sweep killed at 20 random moments, against an undisturbed one
+python -m benchmarks.experiments table           # time of `medic table` and `medic runs` over 5,000 runs
+python -m benchmarks.experiments sweep           # 200 runs of about a second: the time that the sweep adds
+python -m benchmarks.experiments kill            # a sweep killed at 20 random moments, against an undisturbed one
 """
 
 import argparse

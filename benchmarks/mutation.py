@@ -1,6 +1,6 @@
 """Change one operator, number, condition or statement of a core module at a time, and see whether its tests fail.
 
-    python benchmarks/mutation.py --seconds 480 --seed 0 [MODULE …]
+    python -m benchmarks.mutation --seconds 480 --seed 0 [MODULE …]
 
 Mutants are drawn by the seed, until the time is over. Prints each mutant that survives and the share of the others;
 a survivor is a gap in the tests, or changes nothing. Each mutant runs in a fork of a process that has imported torch

@@ -1,6 +1,6 @@
 """ERM and MEDIC++ on the real PACS images, with ImageNet weights: a table of Acc, H-score and OSCR.
 
-    python benchmarks/pacs.py --root DIR_OF_PACS --weights lite0.safetensors --output DIR --jobs 4
+    python -m benchmarks.pacs --root DIR_OF_PACS --weights lite0.safetensors --output DIR --jobs 4
 
 Every method is run at two learning rates with seed 0, and at the one of better source validation with the other seeds.
 With `--variants` MEDIC++ is also run with other ways of making tasks: those of a domain in different steps, classes by

@@ -1,6 +1,6 @@
 """Measure `medic predict`: images per second against a bare forward pass, and memory as paths grow.
 
-    python benchmarks/predict.py --backbone resnet18 --paths 1000 10000 100000 --output predict.json
+    python -m benchmarks.predict --backbone resnet18 --paths 1000 10000 100000 --output predict.json
 
 Photographs are generated, and their files named again and again. The yardsticks are measured in the same run: the
 forward pass alone on tensors that are ready, and decoding alone in all threads. Then the command reads 1,000 and more

@@ -1,6 +1,6 @@
 """Compare the results of two source trees: all methods and samplers, and runs that are resumed, extended or averaged.
 
-    python benchmarks/same_bytes.py OLD_TREE NEW_TREE --jobs 2
+    python -m benchmarks.same_bytes OLD_TREE NEW_TREE --jobs 2
 
 Each tree trains in processes of its own with one torch thread, through `medic.train` and the command line alone. Most
 runs are a few iterations on small images that are drawn here; the others use the built-in digits. The tensors of

@@ -1,6 +1,6 @@
 """What MEDIC++ costs as the work grows: time per image against steps, tasks, classes and images.
 
-    python benchmarks/scaling.py --output scaling.json
+    python -m benchmarks.scaling --output scaling.json
 
 Images are generated. One thing is varied at a time from 3 steps of 3 tasks of 16, three domains, 6 classes and 10,000
 images; a row says how long an image takes, how long the host takes to draw an iteration, how long the start took

@@ -1,9 +1,9 @@
 """Images per second of training and evaluation, each beside its yardsticks in the same run.
 
-    python benchmarks/throughput.py --root DIR_OF_PACS --output throughput.json      # on a GPU
-    python benchmarks/throughput.py                                                  # on a CPU: the ConvNet on digits
-    python benchmarks/throughput.py --root DIR --backbones convnext_tiny vit_tiny_patch16_224 --tunes all adapters head
-    python benchmarks/throughput.py --root DIR --backbones mobilenetv2_100 --methods erm medic++ --image-size 160
+    python -m benchmarks.throughput --root DIR_OF_PACS --output throughput.json      # on a GPU
+    python -m benchmarks.throughput                                                  # on a CPU: the ConvNet on digits
+    python -m benchmarks.throughput --root DIR --backbones convnext_tiny vit_tiny_patch16_224 --tunes all adapters head
+    python -m benchmarks.throughput --root DIR --backbones mobilenetv2_100 --methods erm medic++ --image-size 160
 
 The yardsticks are bare loops on tensors that are on the device already: plain training with a batch of 144, eagerly,
 and the same compiled and captured as a CUDA graph. They share backbone, precision and memory format with the product.

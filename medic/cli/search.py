@@ -6,6 +6,7 @@ from argparse import ArgumentParser, Namespace
 from medic.cli.options import add_run_options, count, user_settings
 from medic.config.settings import SETTINGS
 from medic.errors import counted
+from medic.reports.terminal import print_run, report_command
 
 logger = logging.getLogger(__name__)
 
@@ -70,5 +71,8 @@ def run(arguments: Namespace) -> int:
     for name, value in best.params.items():
         print(f"  {name} = {value:.6g}")
     chosen = search.train_best(best)
-    print(chosen.path)
+    print()
+    print_run(chosen)
+    print(f"run of the best trial: {chosen.path}")
+    print(f"write a report with: {report_command(chosen)}")
     return 0 if has_learned(best) and chosen.learned else 1

@@ -1,4 +1,4 @@
-"""Print a row per system: metrics averaged over the targets, and the accuracy on held-out source images.
+"""Print a row per system: metrics averaged over the targets, and how much the best evaluations would flatter it.
 
 medic sweep benchmarks/systems.yaml --root DIR --weights lite0.safetensors --output runs/systems
 medic sweep benchmarks/systems_digits.yaml --output runs/digits
@@ -15,6 +15,8 @@ from medic.config.objective import parse_hparams
 from medic.reports.terminal import print_rows
 
 METRICS = {"acc": "Acc", "hscore": "H-score", "oscr": "OSCR", "validation": "held-out sources"}
+GAINS = {"acc": "+Acc", "hscore": "+H-score", "oscr": "+OSCR"}
+"""Columns that show how much higher a metric would be if each run's evaluation were chosen on the target."""
 OPTIONS = ("lr", "objective", "averaging")
 """Settings that a row names beside the method and its hyperparameters."""
 TABLE = (*STUDY, "label_noise")
@@ -30,6 +32,7 @@ def measure_all(folder: Path) -> Iterator[dict[str, Any]]:
             "options": parse_hparams(user.get("hparams")) | {name: user[name] for name in OPTIONS if name in user},
             **{name: run.metrics[name] for name in ("acc", "acc_k", "acc_u", "hscore", "oscr")},
             "validation": run.record["validation"]["acc"],
+            "best": {name: max(record["target"][name] for record in run.records) for name in GAINS},
             **run.record.get("advice", {}),
         }  # fmt: skip
 
@@ -40,6 +43,10 @@ def system_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     for label in dict.fromkeys(_label(record) for record in records):
         own = [record for record in records if _label(record) == label]
         means = {title: percent(record[name] for record in own) for name, title in METRICS.items()}
+        if "best" in own[0]:
+            means |= {
+                title: percent(record["best"][name] - record[name] for record in own) for name, title in GAINS.items()
+            }
         rows.append({"method": label, "runs": str(len(own)), **means})
     return sorted(rows, key=lambda row: -float(row["OSCR"]))
 
@@ -54,7 +61,8 @@ def main() -> None:
     records = parse_records(__doc__, measure_all)
     for title, own in by_study(records, TABLE):
         print(title)
-        print_rows(system_rows(own), numeric=["runs", *METRICS.values()])
+        rows = system_rows(own)
+        print_rows(rows, numeric=list(rows[0])[1:])
         print()
 
 

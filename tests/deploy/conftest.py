@@ -57,3 +57,18 @@ def watched(trained: medic.Run, tmp_path_factory: pytest.TempPathFactory) -> Pat
     folder = tmp_path_factory.mktemp("model")
     dataclasses.replace(predictor, held_out=HeldOut(predictor.held_out.known, reference)).save(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def service(trained: medic.Run) -> Iterator[Any]:
+    """The service of the run's model."""
+    from tests.deploy.served import Service
+
+    with Service(trained.predictor) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def paths(images: Path) -> list[Path]:
+    """Images of the target."""
+    return sorted(images.glob("z/*/*.png"))

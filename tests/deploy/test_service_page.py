@@ -10,7 +10,7 @@ pytest.importorskip("fastapi")
 
 from medic.openset import Threshold
 from tests.browser import needs_browser, open_address, requests
-from tests.deploy.test_service import Service
+from tests.deploy.served import Service
 
 pytestmark = needs_browser
 

@@ -137,7 +137,7 @@ def test_a_damaged_reference_is_refused(watched, tmp_path):
 def test_a_service_watches_its_recent_images(watched):
     pytest.importorskip("fastapi")
     from tests.data.pictures import encoded
-    from tests.deploy.test_service import Service
+    from tests.deploy.served import Service
 
     with Service(medic.load(watched)) as service:
         for seed in range(19):

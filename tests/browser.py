@@ -38,3 +38,15 @@ def requests(browser):
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     sent = [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
     return [url for url in sent if not url.startswith(("data:", "blob:"))]
+
+
+BEYOND = """
+const outside = (node) => !node.closest(".wide :not(.wide)") && node.getBoundingClientRect().right > innerWidth + 0.5;
+const root = document.scrollingElement, wide = root.scrollWidth > innerWidth ? [root] : [];
+return [...wide, ...[...document.querySelectorAll("body *")].filter(outside)].map((node) => node.outerHTML);
+"""
+
+
+def beyond_the_screen(browser):
+    """Return the elements that reach beyond the right edge. The content of a box that scrolls may."""
+    return browser.execute_script(BEYOND)

@@ -11,6 +11,7 @@ import medic
 from medic.cli import main
 from medic.deploy.layout import WEIGHTS
 from medic.errors import MedicError
+from tests.browser import beyond_the_screen, needs_browser, open_address, requests
 from tests.data.pictures import picture
 from tests.deploy.test_model_file import sealed
 from tests.messages import naming
@@ -62,6 +63,17 @@ def test_other_pictures_raise_an_alarm(watched, grey, tmp_path, capsys):
     assert found["alarm"] is True
     assert found["p_value"] < 0.01
     assert found["samples"] == 40
+
+
+@needs_browser
+@pytest.mark.parametrize("pictures", ["alike", "grey"])
+def test_the_page_is_no_wider_than_a_phone(browser, watched, pictures, request, tmp_path):
+    page = tmp_path / "page.html"
+    watch(watched, request.getfixturevalue(pictures), "--output", page)
+    open_address(browser, page, 390)
+    assert beyond_the_screen(browser) == []
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+    assert requests(browser) == [page.as_uri()]
 
 
 def test_the_share_of_false_alarms_is_chosen(watched, alike, capsys):

@@ -12,7 +12,7 @@ from medic import openset
 from medic.reports.run_page import write_report
 from medic.reports.table_page import write_table_report
 from medic.results.runs import find_runs
-from tests.browser import needs_browser, open_address, requests
+from tests.browser import beyond_the_screen, needs_browser, open_address, requests
 from tests.results.written import write_run
 
 pytestmark = needs_browser
@@ -249,12 +249,6 @@ def page_of(kind, runs, tmp_path):
     return write_report(run, file)
 
 
-BEYOND = """
-const outside = (node) => !node.closest(".wide :not(.wide)") && node.getBoundingClientRect().right > innerWidth + 0.5;
-return [...document.querySelectorAll("body *")].filter(outside).map((node) => node.outerHTML);
-"""
-
-
 @pytest.mark.parametrize("kind", ["run", "closed", "folder", "targets", "paper"])
 def test_no_page_is_wider_than_a_phone(browser, runs, tmp_path, kind):
     """Wide tables scroll in their own box; on a large screen, tables use the width of the page."""
@@ -262,8 +256,7 @@ def test_no_page_is_wider_than_a_phone(browser, runs, tmp_path, kind):
     open_address(browser, page, 390)
     for number in browser.find_elements("css selector", "#grid tbody tr:last-child td:last-child button"):
         browser.execute_script("arguments[0].click()", number)  # also the box with the runs behind a number
-    assert browser.execute_script("return document.scrollingElement.scrollWidth <= innerWidth")
-    assert browser.execute_script(BEYOND) == []
+    assert beyond_the_screen(browser) == []
     open_address(browser, page, 1280)
     widths = "return [...document.querySelectorAll('.wide > table')].map((table) => table.offsetWidth)"
     tables = [width for width in browser.execute_script(widths) if width]

@@ -8,11 +8,16 @@ SHORT = 0.1
 
 
 def lower_rates(plan: Plan) -> str:
-    """Return the hint for a diverged loss: lower the learning rates that the user set, or all of them."""
+    """Return the hint for a diverged loss: lower or omit the learning rates that the user set, or lower all of them."""
     rates = {"lr": plan.config.optim.lr, "inner_lr": plan.config.objective.inner_lr}
     used = {name: rate for name, rate in rates.items() if rate is not None}
-    blamed = [name for name in used if plan.user_settings.get(name) is not None] or list(used)
-    return "lower " + " or ".join(f"--{name.replace('_', '-')} below {used[name]:g}" for name in blamed)
+    chosen = [name for name in used if plan.user_settings.get(name) is not None]
+    omit = ("", " or omit it", ", or omit both")[len(chosen)]
+    return "lower " + " or ".join(_below(name, used[name]) for name in chosen or used) + omit
+
+
+def _below(name: str, rate: float) -> str:
+    return f"--{name.replace('_', '-')} below {rate:g}"
 
 
 def learning_hint(plan: Plan) -> str:

@@ -17,7 +17,7 @@ def test_a_loss_that_is_not_a_number_stops_the_run(mini, tmp_path):
     with pytest.raises(TrainingError, match=r"iteration \d+\b.*checkpoint.*iteration \d+") as error:
         medic.train(dataset=mini, method="erm", lr=1e6, batch_size=8, output=str(tmp_path), **{
             key: value for key, value in settings.items() if key != "batch_size"})  # fmt: skip
-    assert str(error.value).endswith("is kept; lower --lr below 1e+06")
+    assert str(error.value).endswith("is kept; lower --lr below 1e+06 or omit it")
     (directory,) = tmp_path.iterdir()
     kept = torch.load(directory / "checkpoint" / "last.pt", weights_only=True)
     assert all(torch.isfinite(value).all() for value in kept["trainer"]["model"].values())
@@ -28,12 +28,12 @@ def test_the_rate_of_the_inner_steps_is_blamed_if_it_was_given(mini, tmp_path):
     settings = {**SHORT, "iterations": 50, "evaluate_every": 50}
     with pytest.raises(TrainingError) as error:
         medic.train(dataset=mini, method="medic", inner_lr=1e6, output=tmp_path, **settings)
-    assert str(error.value).endswith("is kept; lower --inner-lr below 1e+06")
+    assert str(error.value).endswith("is kept; lower --inner-lr below 1e+06 or omit it")
 
 
 @pytest.mark.parametrize(("settings", "hint"), [
     ({"method": "medic"}, "lower --lr below 0.06 or --inner-lr below 0.01"),
-    ({"method": "medic", "lr": 2, "inner_lr": 3}, "lower --lr below 2 or --inner-lr below 3"),
+    ({"method": "medic", "lr": 2, "inner_lr": 3}, "lower --lr below 2 or --inner-lr below 3, or omit both"),
     ({"method": "erm"}, "lower --lr below 0.06"),
 ])  # fmt: skip
 def test_the_rates_to_lower(settings, hint):

@@ -33,6 +33,8 @@ def measure_all(folder: Path) -> Iterator[dict[str, Any]]:
             **{name: run.metrics[name] for name in ("acc", "acc_k", "acc_u", "hscore", "oscr")},
             "validation": run.record["validation"]["acc"],
             "best": {name: max(record["target"][name] for record in run.records) for name in GAINS},
+            "last": {name: run.records[-1]["target"][name] for name in GAINS},
+            "iteration": run.record["iteration"],
             **run.record.get("advice", {}),
         }  # fmt: skip
 

@@ -1,10 +1,11 @@
-"""Benchmarks of speed on a small folder of images in the layout of PACS. Their numbers mean nothing here."""
+"""Benchmarks that train or measure, on small data. Their numbers mean nothing here."""
 
 import json
 import sys
 
 import pytest
 
+import medic
 from benchmarks import features, throughput
 from medic.data import BENCHMARKS
 from tests.data.pictures import picture
@@ -48,3 +49,16 @@ def test_frozen_features(pacs, tmp_path, monkeypatch):
     )
     assert (row["backbone"], row["px"], row["images"]) == ("convnet", 32, 280)
     assert row["features s"] > 0
+
+
+def test_scores_against_pytorch_ood(mini, tmp_path):
+    run = medic.train(
+        dataset=mini, target="street", method="erm", iterations=20, save_features=True, output=tmp_path, quiet=True
+    )
+    from benchmarks.against_pytorch_ood import THEIRS, rows_of
+
+    rows = rows_of(run)
+    assert [row["score"] for row in rows] == list(THEIRS)
+    for row in rows:
+        if row["score"] not in ("rmds", "temperature"):  # their ridge is another, and their fit stops early
+            assert row["medic"] == row["pytorch-ood"], row

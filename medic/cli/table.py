@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from medic.cli.options import add_format_option
-from medic.errors import MedicError, check_choice, counted
+from medic.errors import MedicError, check_choice, counted, one_line
 from medic.metrics import DEFAULT, Metric
 from medic.reports.terminal import print_rows
 from medic.results.cells import Pick
@@ -112,17 +112,20 @@ def _honesty(table: Table, as_json: bool) -> None:
     for row in table.rows:
         for metric in map(row.reads, table.metrics):
             honest, gain = row.average(metric, table.columns), row.flattery(metric, table.columns)
-            if honest is not None and gain is not None:
-                numbers = {"selected": honest, "best on the target": honest + gain, "difference": gain}
-                rows.append({"row": row.label, "metric": metric.title, **numbers})
-    if not rows:
+            best = None if honest is None or gain is None else honest + gain
+            numbers = {"selected": honest, "best on the target": best, "difference": gain}
+            rows.append({"row": row.label, "metric": metric.title, **numbers})
+    if all(entry["best on the target"] is None for entry in rows):
         raise MedicError(f"--honesty requires a row with runs for every {table.kind}: train the missing runs first")
     if as_json:
         print_rows(rows, as_json)
         return
     print(f"mean over {counted(len(table.columns), table.kind)}; `best on the target` is not a valid result:")
     names = list(rows[0])[2:]
-    print_rows([{**entry, **{name: f"{entry[name]:.2f}" for name in names}} for entry in rows], numeric=names)
+    texts = [{name: "–" if entry[name] is None else f"{entry[name]:.2f}" for name in names} for entry in rows]
+    print_rows([{**entry, **text} for entry, text in zip(rows, texts, strict=True)], numeric=names)
+    for note in table.notes:
+        print(f"note: {one_line(note)}")
 
 
 def _explain(table: Table, position: Sequence[str], as_json: bool) -> None:

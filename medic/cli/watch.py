@@ -43,7 +43,8 @@ def run(arguments: Namespace) -> int:
 
     if arguments.alpha <= SMALLEST_P:
         raise MedicError(
-            f"--alpha must be above {SMALLEST_P:g}, the smallest possible p-value, got {arguments.alpha:g}"
+            f"--alpha must be above {SMALLEST_P:g}, the smallest corrected p-value of the feature test, "
+            f"got {arguments.alpha:g}"
         )
     if arguments.output is not None and arguments.output.suffix not in (".html", ".htm"):
         raise MedicError(f"--output must end in .html, got {arguments.output}")

@@ -86,7 +86,10 @@ def named_split(name: str, dataset: str, classes: Sequence[str], sources: Sequen
     plain = name.removesuffix(PARTIAL)
     parts = re.fullmatch(r"(.+)-(\d+)-(\d+)", plain)
     if parts is None:
-        raise MedicError(f"invalid split {name!r}: expected <dataset>-<known>-<unknown>, as in {folded(dataset)}-6-1")
+        raise MedicError(
+            f"invalid split {name!r}: expected <dataset>-<known>-<unknown>, as in {folded(dataset)}-6-1, {RANDOM}K or "
+            f"{LEAVE_ONE_OUT}"
+        )
     if folded(parts[1]) != folded(dataset):
         valid = f"{folded(dataset)}-k-u with k + u at most {len(classes)}"
         raise MedicError(f"split {name!r} does not match dataset {dataset!r}: use {valid}, or change --dataset")

@@ -38,6 +38,8 @@ class Labelled:
     about: str
     others: tuple[str, ...] = ()
     """Labels that are not classes of the model, so that their images are treated as unknown."""
+    tested: bool = False
+    """Whether the unknown images are of classes that the target is tested with, so that they must not choose."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,11 @@ class Calibration:
         if not bool((labelled.label < 0).any()):
             way = f"label some of them `{UNKNOWN_LABEL}`, or use --accept P"
             raise MedicError(f"no unknown images among {labelled.about}: {way}")
+        if labelled.tested:
+            raise MedicError(
+                "the run's target is tested with the unknown classes of its held-out images, so they cannot choose a "
+                "threshold: pass your own images with --labels, or use --accept P"
+            )
         value = best_threshold(self._confidence, predicted_class(labelled.output), labelled.label, cost)
         return self._threshold(value, "best H-score" if cost is None else f"cost {cost:g}")
 
@@ -130,7 +137,7 @@ class Calibration:
             yield self.predictor.at(0.5).threshold._replace(rule="probability 0.5")
         if self.unlabelled is not None and len(self.unlabelled.logits) >= FEWEST:
             yield self.dividing()
-        if self.labelled is not None and bool((self.labelled.label < 0).any()):
+        if self.labelled is not None and not self.labelled.tested and bool((self.labelled.label < 0).any()):
             yield self.best()
 
     def effect(self, threshold: Threshold) -> Effect:

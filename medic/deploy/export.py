@@ -61,9 +61,10 @@ def export(predictor: Predictor, path: Path, form: str, pixels: Tensor) -> float
     """
     if predictor.views > 1:
         raise MedicError(f"cannot export a model that averages {predictor.views} views: train it with --views 1")
-    if predictor.score.fitter is not None or isinstance(predictor.score.function, Fitted):
-        plain = ", ".join(name for name, score in SCORES.items() if score.fitter is None)
-        raise MedicError(f"cannot export score {predictor.score.name!r}, which is fitted to images: use one of {plain}")
+    function = predictor.score.function
+    if function is None or (isinstance(function, Fitted) and not function.exportable):
+        some = ", ".join(name for name, score in SCORES.items() if score.fitter is None or score.fitter.exportable)
+        raise MedicError(f"cannot export score {predictor.score.name!r}, which is fitted to images: use one of {some}")
     make = {"onnx": _make_onnx, "torch-export": _make_program}[form]
     with writing("export", path), atomic_write(path) as file:
         content, run = make(predictor)

@@ -36,7 +36,7 @@ from medic.deploy.model_file import (
 from medic.deploy.paths import folder_images
 from medic.errors import MedicError, first_line, is_shortage, one_line
 from medic.models import Classifier, Ensemble, Preprocessing
-from medic.openset import Score, Shift, Threshold, chosen_threshold, p_values, predicted_class
+from medic.openset import Score, Shift, Temperature, Threshold, chosen_threshold, p_values, predicted_class
 from medic.openset.shift import FEWEST
 from medic.training import infer
 from medic.utils.outputs import Output
@@ -181,7 +181,7 @@ class Predictor:
             raise MedicError("the model returned NaN or infinity: its weights are damaged, or training diverged")
         scores = self.to_score(confidence)
         known = confidence >= self.threshold.value
-        probabilities, order = output.logits.double().softmax(1).topk(min(top, len(self.classes)))
+        probabilities, order = self._calibrated(output).softmax(1).topk(min(top, len(self.classes)))
         domains = self.held_out.known.values()
         plausible = p_values(confidence, domains).tolist() if domains else [None] * len(confidence)
         chosen = zip(
@@ -198,6 +198,11 @@ class Predictor:
             )
             for label, accepted, score, values, indices, p_value in chosen
         ]
+
+    def _calibrated(self, output: Output) -> Tensor:
+        """Return the logits, of shape (N, C) in float64, divided by the temperature if the score has one."""
+        fitted = self.score.function
+        return fitted.scaled(output) if isinstance(fitted, Temperature) else output.logits.double()
 
     def watch(self, images: AnyImage | Iterable[AnyImage] | Output, unreadable: list[BadImage] | None = None) -> Shift:
         """Compare unlabelled images, or the network's outputs for them, with held-out source images.

@@ -28,6 +28,8 @@ class Fitted(ABC):
 
     split: ClassVar[Literal["train", "validation"]] = "train"
     """Split that the score is fitted on. Scores that calibrate probabilities require images unseen in training."""
+    exportable: ClassVar[bool] = False
+    """Whether the score can be part of an exported graph: it is small, and never branches on its inputs."""
 
     @classmethod
     @abstractmethod

@@ -23,6 +23,7 @@ class Temperature(Fitted):
     """
 
     split: ClassVar[Literal["train", "validation"]] = "validation"
+    exportable: ClassVar[bool] = True
     scale: Tensor
 
     @classmethod
@@ -32,8 +33,12 @@ class Temperature(Fitted):
 
     def __call__(self, output: AnyOutput) -> Tensor:
         """Return the log-odds of the largest probability, of shape (N,)."""
-        logits = read_logits(output)
-        return conf_cls(logits * self.scale.to(logits.device))
+        return conf_cls(self.scaled(output))
+
+    def scaled(self, output: AnyOutput) -> Tensor:
+        """Return the logits divided by the temperature, of shape (N, C). Their softmax is calibrated."""
+        logits = CheckedOutput.of(output).logits
+        return logits * self.scale.to(logits.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +49,7 @@ class Platt(Fitted):
     """
 
     split: ClassVar[Literal["train", "validation"]] = "validation"
+    exportable: ClassVar[bool] = True
     scale: Tensor
     shift: Tensor
 

@@ -49,7 +49,8 @@ class Shift(NamedTuple):
     """p-value of a two-sample Kolmogorov-Smirnov test on the confidences."""
     feature_p: float
     """p-value of a two-sample test on the features (maximum mean discrepancy)."""
-    # Both tests use the held-out samples of the domain that is most similar to the new samples, or of all domains.
+    tested: int
+    """Number of held-out samples in both tests: all, or those of the source domain most similar to the new samples."""
     small_domains: int
     """Number of source domains with too few samples to compare with for a separate test."""
 
@@ -149,7 +150,7 @@ class Reference:
         accuracy, usual = (_mean(own >= self.level) for own in (confidence, self.confidence))
         rejected, usually_rejected = (_mean(own < threshold) for own in (confidence, self.confidence))
         beyond = (rejected - usually_rejected) / (1 - usually_rejected) if usually_rejected < 1 else 0.0
-        score_p, feature_p = self._compare(confidence, features)
+        score_p, feature_p, tested = self._compare(confidence, features)
         return Shift(
             samples=len(confidence),
             compared=len(self.confidence),
@@ -160,6 +161,7 @@ class Reference:
             source_rejected=usually_rejected,
             score_p=score_p,
             feature_p=feature_p,
+            tested=tested,
             small_domains=sum(int(own.sum()) < FEWEST_PER_DOMAIN for own in self._domains()),
         )
 
@@ -167,8 +169,8 @@ class Reference:
         """Return a mask of shape (N,) for the samples of every domain."""
         return [self.domain == number for number in self.domain.unique()]
 
-    def _compare(self, confidence: Tensor, features: Tensor) -> tuple[float, float]:
-        """Return the p-values of both tests, on at most `LARGEST` new samples.
+    def _compare(self, confidence: Tensor, features: Tensor) -> tuple[float, float, int]:
+        """Return the p-values of both tests, on at most `LARGEST` new samples, and the number of held-out samples.
 
         New samples may come from one source domain or from all of them. The result is for the group that matches them
         best, which keeps the tests valid in either case.
@@ -184,10 +186,11 @@ class Reference:
             (
                 float(ks_2samp(self.confidence[group].numpy(), confidence.numpy()).pvalue),
                 mmd_test(self.projected[group].double(), projected),
+                int(group.sum()),
             )
             for group in groups
         ]
-        return max(tests, key=min)
+        return max(tests, key=lambda test: min(test[:2]))
 
 
 def _mean(mask: Tensor) -> float:

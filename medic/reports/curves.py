@@ -157,8 +157,13 @@ def _spectrum(run: Run, parts: Sequence[Part]) -> dict[str, Any] | None:
             points = {"x": (100 * x[kept]).tolist(), "y": (100 * y[kept]).tolist()}
             title = f"{group}: AUROC {100 * ranking.auroc():.1f}"
             series.append({"name": title, "colour": colour, "dash": dash, **points})
+    known, unknown = (columns["confidence"][(source | target) & kind] for kind in (known, ~known))
+    overall = ""
+    if len(unknown):
+        ranking = openset.rank_groups(known, unknown)
+        overall = f" (all domains: AUROC {100 * ranking.auroc():.1f}, FPR95 {100 * ranking.fpr95():.1f})"
     return percent_chart(
-        "Full spectrum: rejected images by domain",
+        f"Full spectrum: rejected images by domain{overall}",
         series,
         "% of known source images rejected",
         "% of group rejected",
@@ -174,8 +179,10 @@ def _risk_coverage(run: Run, parts: Sequence[Part]) -> dict[str, Any]:
         kept = thinned(len(risk))
         name = f"{part.name}: AURC {100 * openset.aurc(confidence, correct):.1f}"
         series.append({"name": name, **style, "x": (100 * coverage[kept]).tolist(), "y": (100 * risk[kept]).tolist()})
+    # A chart with one line has no legend.
+    area = f" ({series[0]['name']})" if len(series) == 1 else ""
     return percent_chart(
-        "Errors among the most confident images",
+        f"Errors among the most confident images{area}",
         series,
         "% of images, most confident first",
         "% wrong or unknown",

@@ -15,10 +15,12 @@ MAX_CONFUSIONS = 10
 """Maximum number of confusions to print."""
 MAX_GROUPS = 30
 """Maximum number of groups to print."""
+CALIBRATION = {"ece": "ECE", "brier": "Brier", "nll": "NLL (nats)"}
+"""Metrics of a score's own probability: the beginning of their keys, and their titles."""
 
 
 def print_metrics(columns: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print one row per metric."""
+    """Print one row per metric. `columns` contains the metrics by score."""
     known = dict.fromkeys(key for values in columns.values() for key in values)
     # Other scores are separate columns, and the threshold is not a percentage.
     apart = ("score", "threshold", "threshold_rule", "oscr_c", "oscr_b")
@@ -30,6 +32,11 @@ def print_metrics(columns: Mapping[str, Mapping[str, Any]]) -> None:
         }
         for key in keys
     ]
+    for family, title in CALIBRATION.items():
+        values = {score: entry.get(f"{family}/{score}") for score, entry in columns.items()}
+        if any(value is not None for value in values.values()):
+            cells = {score: _text(f"{family}/{score}", value) for score, value in values.items()}
+            rows.append({"in percent": title, **cells})
     print_blocks(rows, "in percent", list(columns))
 
 

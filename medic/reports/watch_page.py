@@ -32,7 +32,11 @@ def describe_shift(shift: Shift, alpha: float) -> Iterator[str]:
             f"{counted(shift.small_domains, 'source domain')} with fewer than {FEWEST_PER_DOMAIN} images to compare "
             "with: images from such a domain alone may raise an alarm."
         )
-    yield f"Two-sample tests: p = {shift.score_p:.2g} for the scores, {shift.feature_p:.2g} for the features."
+    group = "all of them" if shift.tested == shift.compared else f"{shift.tested} of them, from the most similar domain"
+    yield (
+        f"Two-sample tests against {group}: p = {shift.score_p:.2g} for the scores, {shift.feature_p:.2g} for the "
+        "features."
+    )
     if alarm:
         yield "Do not rely on the following estimates: they assume that the images resemble the source domains."
     yield (

@@ -121,7 +121,9 @@ def held_out(run: Run) -> Labelled:
     """Return the labelled outputs for a run's held-out source images: validation images and unknown classes."""
     parts = [run.outputs(split) for split in ("validation", "source-unknown") if split in run.splits]
     joined = LabelledOutputs.cat(parts)
-    return Labelled(joined.output, joined.label, "the held-out images of the sources")
+    return Labelled(
+        joined.output, joined.label, "the held-out images of the sources", tested=bool(run.config.data.target)
+    )
 
 
 def make_calibration(

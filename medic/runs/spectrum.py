@@ -27,10 +27,10 @@ class UnknownImages(NamedTuple):
     images: int
     sources: float
     """AUROC of known source images against these images."""
-    target: float
-    """AUROC of known target images against these images."""
-    full: float
-    """AUROC of all known images against these images."""
+    target: float | None
+    """AUROC of known target images against these images, or None without a target."""
+    full: float | None
+    """AUROC of all known images against these images, or None without a target."""
     rejected: float
     """Share of these images that the threshold rejects."""
 
@@ -44,13 +44,15 @@ def measure_spectrum(
     """
     chosen = ready_score(run, score, outputs)
     confidence = {split: chosen(seen.output) for split, seen in outputs.items()}
-    unknown_target = outputs["target"].label < 0
-    sources, target = confidence["validation"], confidence["target"][~unknown_target]
+    known: list[Tensor] = [confidence["validation"]]
     unknown: list[tuple[str, Tensor]] = []
     if "source-unknown" in outputs:
         unknown.append(("sources", confidence["source-unknown"]))
-    if bool(unknown_target.any()):
-        unknown.append(("target", confidence["target"][unknown_target]))
+    if run.config.data.target:  # otherwise, the split named `target` contains the held-out source images
+        unknown_target = outputs["target"].label < 0
+        known += [confidence["target"][~unknown_target], torch.cat([known[0], confidence["target"][~unknown_target]])]
+        if bool(unknown_target.any()):
+            unknown.append(("target", confidence["target"][unknown_target]))
     if folders:
         predictor = run.predictor.to(pick_device(device))
         for folder in folders:
@@ -62,9 +64,8 @@ def measure_spectrum(
     threshold = choose_threshold(outputs, chosen, rule).value if unknown else 0.0
     rows = []
     for place, others in unknown:
-        of_sources, of_target, of_all = (
-            rank_groups(group, others).auroc() for group in (sources, target, torch.cat([sources, target]))
-        )
+        of_sources, *of_others = (rank_groups(group, others).auroc() for group in known)
+        of_target, of_all = of_others or (None, None)
         rejected = float((others < threshold).double().mean())
         rows.append(UnknownImages(place, len(others), of_sources, of_target, of_all, rejected))
     return rows

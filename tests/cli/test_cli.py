@@ -113,6 +113,32 @@ def test_evaluate_takes_folders_of_unknown_images(medic, short, tmp_path):
         assert medic("evaluate", path, *arguments, *options)[0] == 2
 
 
+def test_evaluate_without_a_target_compares_with_the_sources_alone(medic, short, tmp_path):
+    code, out, err = medic("train", *["none" if word == "street" else word for word in short], "--method", "erm")
+    assert code in (0, 1), err
+    path, noise = out.split()[-1], tmp_path / "noise"
+    noise.mkdir()
+    Image.new("RGB", (32, 32)).save(noise / "0.png")
+    arguments = ["evaluate", path, "--unknown-folder", str(noise)]
+    code, out, _ = medic(*arguments)
+    assert code == 0
+    rows = [line.split() for line in out.split("unknown images from")[1].splitlines()[1:]]
+    assert [row[0] for row in rows] == ["sources", str(noise)]
+    assert all(row[3:5] == ["–", "–"] for row in rows)
+    spectrum = json.loads(medic(*arguments, "--score", "cls", "--json")[1])["spectrum"]
+    assert {(row["target"], row["full"]) for row in spectrum} == {(None, None)}
+
+
+def test_evaluate_prints_how_reliable_probabilities_are(medic, short):
+    path = medic("train", *short, "--method", "medic++")[1].split()[-1]
+    out = medic("evaluate", path)[1]
+    by_title = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.strip()}
+    header = by_title["in"][1:]
+    for title in ("ECE", "Brier"):
+        values = dict(zip(header, by_title[title], strict=True))
+        assert {name for name, value in values.items() if value != "–"} == {"cls", "bcls", "temperature", "platt"}
+
+
 def test_evaluate_shows_what_a_run_allows(medic, short):
     """The table of unknown images is left out where the run's score does not go with the rule or is not there."""
     path = medic("train", *short, "--method", "erm", "--score", "energy")[1].split()[-1]

@@ -233,7 +233,7 @@ class TestNamedSplits:
         assert other.name("toy", CLASSES) == f"toy-2-2-{other.hash[:8]}"
 
     @pytest.mark.parametrize(("name", "message"), [
-        ("toy", "invalid split 'toy': expected <dataset>-<known>-<unknown>, as in toy-6-1"),
+        ("toy", "invalid split 'toy': expected <dataset>-<known>-<unknown>, as in toy-6-1, random:K or leave-one-cl"),
         ("pacs-2-1", "split 'pacs-2-1' does not match dataset 'toy': use toy-k-u"),
         ("toy-3-2", "split 'toy-3-2' requires 5 classes, but toy has only 4"),
     ])  # fmt: skip

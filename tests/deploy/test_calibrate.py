@@ -136,6 +136,18 @@ def test_an_effect_is_what_predictions_do(trained, labels):
     assert effect.rejected == np.mean([not one.known for one in others])
 
 
+def test_classes_that_test_a_target_do_not_choose(trained, settings, tmp_path, capsys):
+    assert calibrate(trained.path, "--cost", 2) == 2
+    assert "pass your own images with --labels" in capsys.readouterr().err
+    assert calibrate(trained.path) == 0
+    out = capsys.readouterr().out
+    assert "unknown rejected" in out
+    assert "best H-score" not in out
+    product = medic.train(**{**settings, "target": "none"}, output=tmp_path, quiet=True)
+    assert calibrate(product.path, "--cost", 2, "--force") == 0
+    assert "cost 2" in capsys.readouterr().out
+
+
 def test_images_without_labels_are_divided(trained, images, capsys):
     assert calibrate(trained.path, "--images", images) == 0
     out = capsys.readouterr().out

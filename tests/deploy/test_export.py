@@ -23,12 +23,14 @@ def pixels(trained, images):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("score", ["bcls", "cls"])
-def test_onnx(trained, pixels, score, tmp_path):
-    confidence = SCORES[score](trained.predictor.outputs(pixels)).sort().values
+@pytest.mark.parametrize("name", ["bcls", "cls", "temperature", "platt"])
+def test_onnx(trained, pixels, name, tmp_path):
+    outputs = trained.predictor.outputs(pixels)
+    score = SCORES[name].fit(outputs, torch.arange(len(pixels)) % 2)
+    confidence = score(outputs).sort().values
     gap = int(confidence[4:-4].diff().argmax()) + 4  # a threshold on which rounding does not decide
     middle = float(confidence[gap : gap + 2].mean())
-    model = dataclasses.replace(trained.predictor, score=SCORES[score], threshold=Threshold(middle, "fixed"))
+    model = dataclasses.replace(trained.predictor, score=score, threshold=Threshold(middle, "fixed"))
     assert export(model, tmp_path / "m.onnx", "onnx", pixels) < 1e-5
     session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
     shapes = {value.name: value.shape for value in (*session.get_inputs(), *session.get_outputs())}

@@ -14,7 +14,7 @@ import medic
 from medic.data.decode import BadImage
 from medic.deploy.layout import DESCRIPTION, WEIGHTS
 from medic.errors import MedicError
-from medic.openset import SCORES, Threshold
+from medic.openset import SCORES, Temperature, Threshold
 from medic.utils.outputs import Output
 from tests.messages import naming
 
@@ -48,6 +48,15 @@ def test_the_decisions_are_those_of_the_evaluation(trained, target):
     for one, row in zip(predictions, probabilities, strict=True):
         assert [name for name, _ in one.top] == [trained.predictor.classes[k] for k in row.argsort(descending=True)]
         assert [value for _, value in one.top] == pytest.approx(row.sort(descending=True).values.tolist(), rel=1e-4)
+
+
+def test_class_probabilities_have_the_temperature_of_the_score(trained, images):
+    """The score of an image is then the probability of its class."""
+    score = dataclasses.replace(SCORES["temperature"], function=Temperature(torch.tensor(0.3)), fitter=None)
+    model = dataclasses.replace(trained.predictor, score=score, threshold=Threshold(0.0, "fixed", 0.5))
+    for one in model.predict(images / "z"):
+        assert one.top[0][1] == pytest.approx(one.score, abs=1e-9)
+        assert sum(probability for _, probability in one.top) == pytest.approx(1.0)
 
 
 def test_a_folder_stands_for_its_images(trained, images, tmp_path):

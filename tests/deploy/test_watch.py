@@ -49,6 +49,7 @@ def test_pictures_like_the_held_out_ones_raise_no_alarm(watched, alike, capsys):
     assert watch(watched, alike) == 0
     out = capsys.readouterr().out
     assert "40 images, compared with 100 held-out source images" in out
+    assert re.search(r"Two-sample tests against (all|50) of them", out)
     assert "No alarm" in out
 
 

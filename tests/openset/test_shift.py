@@ -43,7 +43,9 @@ def test_samples_of_one_source_domain_raise_no_alarm() -> None:
     confidence, features = (torch.cat(parts) for parts in zip(*domains, strict=True))
     reference = Reference.fit(confidence, confidence > 0, features, torch.arange(400) // 200)
     for shift in (0.0, 1.0):
-        assert reference.assess(*draw(60, 12, shift), threshold=0.0).p_value > 0.01
+        assessed = reference.assess(*draw(60, 12, shift), threshold=0.0)
+        assert assessed.p_value > 0.01
+        assert (assessed.tested, assessed.compared) == (100, 200)  # one of the domains
     assert reference.assess(*draw(60, 12, 3.0), threshold=0.0).p_value < 0.01
 
 

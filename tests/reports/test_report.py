@@ -237,6 +237,7 @@ class TestRun:
         (target,) = risk["series"]
         assert target["y"][-1] == pytest.approx(100 * (1 - right.mean()))
         assert target["name"] == f"street: AURC {100 * run.metrics['aurc']:.1f}"
+        assert risk["title"].endswith(f"({target['name']})")
         assert [line["name"].split(":")[0] for line in reliable["series"]] == [
             "perfect calibration",
             "street",
@@ -251,6 +252,8 @@ class TestRun:
         curves = page_data(write_report(run, tmp_path / "page.html").read_text())["curves"]
         (spectrum,) = [curve for curve in curves if curve["title"].startswith("Full spectrum")]
         known = f"street, known: AUROC {100 * run.metrics['domain_auroc']:.1f}"
+        overall = (100 * run.metrics[name] for name in ("fs_auroc", "fs_fpr95"))
+        assert spectrum["title"].endswith("(all domains: AUROC {:.1f}, FPR95 {:.1f})".format(*overall))
         names = [line["name"] for line in spectrum["series"]]
         assert names[:2] == ["sources, known", known]
         assert [name.split(":")[0] for name in names[2:]] == ["street, unknown", "sources, unknown"]

@@ -655,5 +655,9 @@ def test_how_much_the_target_would_flatter(tmp_path, capsys):
     assert oscr["best on the target"] == pytest.approx((40 + 25) / 2)
     assert main(["table", str(tmp_path), "--honesty"]) == 0
     assert "not a valid result" in capsys.readouterr().out
+    write_run(tmp_path, "coral-a", "coral", "a", 0, (0.5, 0.6))
+    assert main(["table", str(tmp_path), "--honesty", "--metrics", "acc"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["coral", "Acc", "–", "–", "–"] in lines
     assert main(["table", str(tmp_path), "--honesty", "--compare", "erm", "erm"]) == 2
     assert "use only one of them" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from medic.deploy.paths import image_paths
 from medic.errors import MedicError, counted
 from medic.reports.terminal import print_rows
 from medic.runs.layout import is_run
-from medic.runs.opening import check_model, open_model
+from medic.runs.opening import check_model, is_model, open_model
 from medic.utils.files import atomic_folder, writing
 from medic.utils.parts import FRACTION, POSITIVE
 
@@ -106,9 +106,10 @@ def run(arguments: Namespace) -> int:
     if chosen is not None and output is None:
         print("\nadd --output DIR to save the model with this threshold")
     elif chosen is not None and output is not None:
+        done = "replaced" if is_model(output) else "saved"
         with writing("model", output), atomic_folder(output) as folder:
             calibration.apply(chosen).to("cpu").save(folder)
-        print(f"\nsaved {output}; use it with `medic predict`, `medic serve` or `medic export`")
+        print(f"\n{done} {output}; use it with `medic predict`, `medic serve` or `medic export`")
     return 0
 
 
@@ -122,6 +123,8 @@ def _output_folder(arguments: Namespace) -> Path:
         )
     if is_run(output):
         raise MedicError(f"--output {output} is a run, whose model would be overwritten: choose another folder")
+    if output.is_dir() and any(output.iterdir()) and not is_model(output):
+        raise MedicError(f"--output {output} contains other files: choose a new folder, or one with a saved model")
     return output
 
 

@@ -116,7 +116,8 @@ def _honesty(table: Table, as_json: bool) -> None:
             numbers = {"selected": honest, "best on the target": best, "difference": gain}
             rows.append({"row": row.label, "metric": metric.title, **numbers})
     if all(entry["best on the target"] is None for entry in rows):
-        raise MedicError(f"--honesty requires a row with runs for every {table.kind}: train the missing runs first")
+        missing = f"every {table.kind} ({', '.join(table.columns)})"
+        raise MedicError(f"--honesty requires a row with runs for {missing}: train the missing runs first")
     if as_json:
         print_rows(rows, as_json)
         return

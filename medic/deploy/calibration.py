@@ -94,7 +94,7 @@ class Calibration:
         if labelled.tested:
             raise MedicError(
                 "the run's target is tested with the unknown classes of its held-out images, so they cannot choose a "
-                "threshold: pass your own images with --labels, or use --accept P"
+                "threshold: pass your own images with --labels (Python: labels=…), or use --accept P"
             )
         value = best_threshold(self._confidence, predicted_class(labelled.output), labelled.label, cost)
         return self._threshold(value, "best H-score" if cost is None else f"cost {cost:g}")

@@ -36,7 +36,7 @@ class DecisionGraph(nn.Module):
     """Maps uint8 pixels of shape (N, C, decoded, decoded) to the decisions of `Predictor.decide`.
 
     `label` of shape (N,) is a class index, or -1 for unknown. `score` of shape (N,) is on the scale of
-    `Prediction.score`.
+    `Prediction.score`. The softmax of `logits`, of shape (N, C), gives the class probabilities.
     """
 
     def __init__(self, predictor: Predictor) -> None:
@@ -50,7 +50,7 @@ class DecisionGraph(nn.Module):
         output = self.network(predictor.preprocessing(images.float() / 255))
         confidence = predictor.score(output)
         label = torch.where(confidence >= predictor.threshold.value, output.logits.argmax(1), -1)
-        return label, predictor.to_score(confidence), output.logits
+        return label, predictor.to_score(confidence), predictor.class_logits(output).to(output.logits.dtype)
 
 
 def export(predictor: Predictor, path: Path, form: str, pixels: Tensor) -> float:
@@ -160,15 +160,16 @@ def _compare(predictor: Predictor, run: Runtime, pixels: Tensor) -> float:
         confidence = predictor.score(output)
         score = predictor.to_score(confidence)
         exported = run(part.numpy())
-        scale = float(output.logits.abs().max()) + 1
-        logits = float(np.abs(exported["logits"] - output.logits.numpy()).max()) / scale
+        own = predictor.class_logits(output)
+        scale = float(own.abs().max()) + 1
+        logits = float(np.abs(exported["logits"] - own.numpy()).max()) / scale
         difference = float(np.abs(exported["score"] - score.numpy()).max())
         if not (logits <= TOLERANCE and difference <= TOLERANCE * (1 + float(score.abs().max()))):  # also true for NaN
             raise MedicError(f"export not saved: its scores differ from the model's by up to {difference:.1e}")
         label = torch.where(confidence >= predictor.threshold.value, output.logits.argmax(1), -1)
         # Close to the threshold, or between two nearly equal logits, rounding may change the decision.
         close = (confidence - predictor.threshold.value).abs() <= 10 * TOLERANCE * (1 + confidence.abs())
-        top = output.logits.topk(min(2, output.logits.shape[1])).values
+        top = own.topk(min(2, own.shape[1])).values
         close |= (top[:, 0] - top[:, -1]).abs() <= TOLERANCE * scale
         if bool(((torch.from_numpy(exported["label"]) != label) & ~close).any()):
             raise MedicError("export not saved: some of its decisions differ from the model's")

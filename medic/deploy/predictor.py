@@ -181,7 +181,7 @@ class Predictor:
             raise MedicError("the model returned NaN or infinity: its weights are damaged, or training diverged")
         scores = self.to_score(confidence)
         known = confidence >= self.threshold.value
-        probabilities, order = self._calibrated(output).softmax(1).topk(min(top, len(self.classes)))
+        probabilities, order = self.class_logits(output).softmax(1).topk(min(top, len(self.classes)))
         domains = self.held_out.known.values()
         plausible = p_values(confidence, domains).tolist() if domains else [None] * len(confidence)
         chosen = zip(
@@ -199,7 +199,7 @@ class Predictor:
             for label, accepted, score, values, indices, p_value in chosen
         ]
 
-    def _calibrated(self, output: Output) -> Tensor:
+    def class_logits(self, output: Output) -> Tensor:
         """Return the logits, of shape (N, C) in float64, divided by the temperature if the score has one."""
         fitted = self.score.function
         return fitted.scaled(output) if isinstance(fitted, Temperature) else output.logits.double()

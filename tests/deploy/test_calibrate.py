@@ -66,8 +66,16 @@ def test_a_saved_model_is_replaced(trained, tmp_path, capsys):
     for threshold in (0.4, 0.5):
         assert calibrate(trained.path, "--threshold", threshold, "--output", tmp_path) == 0
         assert medic.load(tmp_path).threshold.display_value == pytest.approx(threshold)
+    assert "replaced" in capsys.readouterr().out
     assert calibrate(tmp_path, "--threshold", 0.6, "--output", tmp_path) == 0
     assert medic.load(tmp_path).threshold.display_value == pytest.approx(0.6)
+
+
+def test_a_folder_of_other_files_is_not_written_to(trained, tmp_path, capsys):
+    (tmp_path / "photo.png").touch()
+    assert calibrate(trained.path, "--threshold", 0.5, "--output", tmp_path) == 2
+    assert "contains other files" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["photo.png"]
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5])

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import onnxruntime
 import pytest
+import scipy.special
 import torch
 
 from medic.data.inputs import to_pixels
@@ -46,6 +47,8 @@ def test_onnx(trained, pixels, name, tmp_path):
         assert [model.classes[k] if k >= 0 else "unknown" for k in label] == [one.label for one in predictions]
         assert scores == pytest.approx([one.score for one in predictions], rel=1e-4)
         assert logits.shape == (count, 2)
+        likeliest = [one.top[0][1] for one in predictions]
+        assert scipy.special.softmax(logits, axis=1).max(1) == pytest.approx(likeliest, abs=1e-5)
     assert {"unknown"} < {one.label for one in predictions}  # the graph rejects some and accepts some
     noted = session.get_modelmeta().custom_metadata_map
     assert json.loads(noted["classes"]) == list(model.classes)

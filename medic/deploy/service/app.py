@@ -364,7 +364,10 @@ def shift_gauges(shift: Shift) -> dict[str, tuple[float, str]]:
         "medic_recent_images": (shift.samples, "Number of recent images in the estimates below."),
         "medic_recent_accuracy": (shift.accuracy, "Estimated accuracy on recent images, if all are known."),
         "medic_recent_unknown": (shift.unknown, "Estimated share of unknown images among recent images."),
-        "medic_recent_p_value": (shift.p_value, "P-value of recent images against held-out source images."),
+        "medic_recent_p_value": (
+            shift.p_value,
+            "Corrected p-value of recent images against held-out source images.",
+        ),
     }
 
 

@@ -10,7 +10,7 @@ from benchmarks import features, throughput
 from medic.data import BENCHMARKS
 from tests.data.pictures import picture
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

@@ -114,7 +114,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _output_folder(arguments: Namespace) -> Path:
-    """Return the output folder. Raise an error if it is a run directory, or if no option chooses a threshold."""
+    """Return the output folder. Raise an error if it contains anything but a model, or if no option chooses one."""
     output: Path = arguments.output
     chosen = any(getattr(arguments, name) is not None for name in ("accept", "threshold", "cost", "labels", "images"))
     if not chosen and not arguments.left_out:

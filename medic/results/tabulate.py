@@ -183,11 +183,16 @@ def row_labels(groups: Sequence[Group]) -> list[str]:
 
 
 def _implied(name: str, names: Container[str], rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the dataset determines a setting, or the known classes, as shown in labels, the other ones."""
-    leading = [one for one in ("dataset", "known") if one in names and one != name]
-    if name not in ("unknown", "partial"):
-        leading = [one for one in leading if one == "dataset"]
-    pairs = [{(value_text(row.get(one)), repr(row.get(name))) for row in rows} for one in leading]
+    """Return whether the dataset determines a setting, or the known classes determine `unknown` or `partial`.
+
+    `names` are the settings in the labels. Known classes count as they appear there.
+    """
+    leading = ("dataset", "known") if name in ("unknown", "partial") else ("dataset",)
+    pairs = [
+        {(value_text(row.get(one)), repr(row.get(name))) for row in rows}
+        for one in leading
+        if one in names and one != name
+    ]
     return any(len(values) == len({value for value, _ in values}) for values in pairs)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from medic.models import _torchvision
 from medic.openset import SCORES, rank_groups
+from medic.openset.linear import principal_dimensions
 from medic.reports.terminal import print_rows
 from medic.runs.run import Run
 from medic.utils.outputs import Output
@@ -41,19 +42,13 @@ def _shaped(make: Callable[..., object], fits: bool = False) -> Theirs:
     return score
 
 
-def dimensions(width: int) -> int:
-    """Return the size of ViM's principal subspace, as its authors choose it."""
-    return 1000 if width >= 2048 else 512 if width >= 768 else width // 2
-
-
-def _vim(head: nn.Linear, train: Output, label: Tensor, other: Output) -> Tensor:
-    found = detector.ViM(None, dimensions(train.features.shape[1]), head.weight, head.bias)
-    return found.fit_features(train.features, label).predict_features(other.features)
+def _fitted_vim(head: nn.Linear, train: Output, label: Tensor) -> detector.ViM:
+    found = detector.ViM(None, principal_dimensions(train.features), head.weight, head.bias)
+    return found.fit_features(train.features, label)
 
 
 def _residual(head: nn.Linear, train: Output, label: Tensor, other: Output) -> Tensor:
-    found = detector.ViM(None, dimensions(train.features.shape[1]), head.weight, head.bias)
-    found.fit_features(train.features, label)
+    found = _fitted_vim(head, train, label)
     return ((other.features - found.u) @ found.principal_subspace).norm(dim=1)
 
 
@@ -61,7 +56,7 @@ THEIRS: dict[str, Theirs] = {
     "react": _shaped(detector.ReAct, fits=True),
     "ash": _shaped(detector.ASH),
     "scale": _shaped(detector.SCALE),
-    "vim": _vim,
+    "vim": lambda head, train, label, other: _fitted_vim(head, train, label).predict_features(other.features),
     "residual": _residual,
     # Their covariances are sums over the N images, not means.
     "rmds": lambda head, train, label, other: (

@@ -16,7 +16,6 @@ from medic.cli.options import (
 from medic.deploy.paths import image_paths
 from medic.errors import MedicError, counted
 from medic.reports.terminal import print_rows
-from medic.runs.layout import is_run
 from medic.runs.opening import check_model, is_model, open_model
 from medic.utils.files import atomic_folder, writing
 from medic.utils.parts import FRACTION, POSITIVE
@@ -114,16 +113,14 @@ def run(arguments: Namespace) -> int:
 
 
 def _output_folder(arguments: Namespace) -> Path:
-    """Return the output folder. Raise an error if it contains anything but a model, or if no option chooses one."""
+    """Return the output folder. Raise an error if it has files but no model, or if no option chooses a threshold."""
     output: Path = arguments.output
     chosen = any(getattr(arguments, name) is not None for name in ("accept", "threshold", "cost", "labels", "images"))
     if not chosen and not arguments.left_out:
         raise MedicError(
             "--output requires a threshold: add --accept, --left-out, --threshold, --cost, --labels or --images"
         )
-    if is_run(output):
-        raise MedicError(f"--output {output} is a run, whose model would be overwritten: choose another folder")
-    if output.is_dir() and any(output.iterdir()) and not is_model(output):
+    if output.is_dir() and any(output.iterdir()) and not is_model(output):  # a run is no model without its run
         raise MedicError(f"--output {output} contains other files: choose a new folder, or one with a saved model")
     return output
 

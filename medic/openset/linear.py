@@ -203,13 +203,19 @@ def _share_factor(features: Tensor, largest: Tensor) -> Tensor:
     return share.nan_to_num(nan=1.0).clamp(-100, 100).exp()
 
 
+def principal_dimensions(features: Tensor) -> int:
+    """Return the default dimension of the principal subspace of features of shape (N, F)."""
+    width = features.shape[1]
+    usual = 1000 if width >= 2048 else 512 if width >= 768 else width // 2
+    return min(usual, len(features) // 2)  # with fewer images than dimensions, the residual would vanish
+
+
 def _fit_subspace(features: Tensor, head: LinearHead, dimensions: int | None) -> tuple[Tensor, Tensor]:
     """Return the origin, of shape (F,), and a basis of the directions of least variance, of shape (F, R)."""
     weight, bias = _double(head)
     width = features.shape[1]
     if dimensions is None:
-        dimensions = 1000 if width >= 2048 else 512 if width >= 768 else width // 2
-        dimensions = min(dimensions, len(features) // 2)  # with fewer images than dimensions, the residual would vanish
+        dimensions = principal_dimensions(features)
     origin = -(torch.linalg.pinv(weight) @ bias)
     covariance = weight.new_zeros(width, width)
     for part in features.split(rows_of(width)):

@@ -69,6 +69,7 @@ def notes(plan: Plan) -> Iterator[str]:
         head = "" if plan.weights is None else ", train only the head with --tune head"
         way = f"use a GPU{head}, or use a smaller network with {smaller}"
         yield f"backbone {plan.config.model.backbone} at {size} px may take hours on a CPU: {way}"
+    # An explicitly empty list, as in the runs of `medic calibrate --left-out`, is no oversight.
     if not plan.config.data.unknown and plan.user_settings.get("unknown") is None:
         how = "use --known or --split leave-one-class-out in a separate run"
         yield f"every class is known: the model still rejects images; to measure how well, {how}"

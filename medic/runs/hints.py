@@ -13,11 +13,8 @@ def lower_rates(plan: Plan) -> str:
     used = {name: rate for name, rate in rates.items() if rate is not None}
     chosen = [name for name in used if plan.user_settings.get(name) is not None]
     omit = ("", " or omit it", ", or omit both")[len(chosen)]
-    return "lower " + " or ".join(_below(name, used[name]) for name in chosen or used) + omit
-
-
-def _below(name: str, rate: float) -> str:
-    return f"--{name.replace('_', '-')} below {rate:g}"
+    rates_below = (f"--{name.replace('_', '-')} below {used[name]:g}" for name in chosen or used)
+    return f"lower {' or '.join(rates_below)}{omit}"
 
 
 def learning_hint(plan: Plan) -> str:

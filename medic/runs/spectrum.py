@@ -44,13 +44,13 @@ def measure_spectrum(
     """
     chosen = ready_score(run, score, outputs)
     confidence = {split: chosen(seen.output) for split, seen in outputs.items()}
-    known: list[Tensor] = [confidence["validation"]]
+    sources, target = confidence["validation"], None
     unknown: list[tuple[str, Tensor]] = []
     if "source-unknown" in outputs:
         unknown.append(("sources", confidence["source-unknown"]))
     if run.config.data.target:  # otherwise, the split named `target` contains the held-out source images
         unknown_target = outputs["target"].label < 0
-        known += [confidence["target"][~unknown_target], torch.cat([known[0], confidence["target"][~unknown_target]])]
+        target = confidence["target"][~unknown_target]
         if bool(unknown_target.any()):
             unknown.append(("target", confidence["target"][unknown_target]))
     if folders:
@@ -64,8 +64,10 @@ def measure_spectrum(
     threshold = choose_threshold(outputs, chosen, rule).value if unknown else 0.0
     rows = []
     for place, others in unknown:
-        of_sources, *of_others = (rank_groups(group, others).auroc() for group in known)
-        of_target, of_all = of_others or (None, None)
+        of_target = of_all = None
+        if target is not None:
+            of_target, of_all = (rank_groups(group, others).auroc() for group in (target, torch.cat([sources, target])))
+        of_sources = rank_groups(sources, others).auroc()
         rejected = float((others < threshold).double().mean())
         rows.append(UnknownImages(place, len(others), of_sources, of_target, of_all, rejected))
     return rows

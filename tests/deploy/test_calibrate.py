@@ -58,7 +58,7 @@ def test_percentages_of_few_images_are_uncertain(trained, labels, capsys, monkey
 def test_a_run_is_not_overwritten(trained, capsys):
     before = (trained.path / "model.json").read_bytes()
     assert calibrate(trained.path, "--threshold", 0.5, "--output", trained.path) == 2
-    assert "is a run" in capsys.readouterr().err
+    assert "contains other files" in capsys.readouterr().err
     assert (trained.path / "model.json").read_bytes() == before
 
 

@@ -15,7 +15,7 @@ from medic.config.starts import SGD_DECAY
 
 _SGD: Mapping[str, Any] = {
     "optimizer": "sgd", "weight_decay": SGD_DECAY, "schedule": "step", "warmup": 0, "clip_norm": 0.0,
-    "layer_decay": 1.0, "head_first": 0, "batch_norm": "local",
+    "layer_decay": 1.0, "head_first": 0, "batch_norm": "local", "augment": "medic",
 }  # fmt: skip
 """Settings of every recipe that it does not change. A recipe names them all, since medic's defaults change."""
 _FROZEN: Mapping[str, Any] = {**_SGD, "batch_norm": "frozen"}
@@ -37,7 +37,7 @@ SHARED: Mapping[str, Mapping[str, Any]] = {
 """Recipes by name. Warm-up takes 50 of 500 iterations."""
 
 PROBES: Mapping[str, Mapping[str, Any]] = {
-    f"head {lr:g}": {**_SGD, "lr": lr} for lr in (0.0018, 0.0054, 0.018, 0.054, 0.18)
+    f"head {lr:g}": {**_SGD, "augment": "none", "lr": lr} for lr in (0.0018, 0.0054, 0.018, 0.054, 0.18)
 }
 """Recipes by name for a head on frozen features (`--option tune=head`)."""
 
@@ -60,8 +60,14 @@ TRANSFORMERS: Mapping[str, Mapping[str, Any]] = {
 }
 """Recipes by name for networks without batch norm. Warm-up and the head alone take 50 of 500 iterations."""
 
-AT_224 = {name.replace("vit", "vit-224"): settings for name, settings in TRANSFORMERS.items()}
-"""The same recipes at 224 pixels."""
+_GREY: Mapping[str, Any] = {"augment": "scale=0.8:1.0,flip=0.5,jitter=0.4,grey=0.5"}
+_GREY_CROPS: Mapping[str, Any] = {"augment": "scale=0.4:1.0,flip=0.5,jitter=0.4,grey=0.5"}
+AT_224: Mapping[str, Mapping[str, Any]] = {
+    **{name.replace("vit", "vit-224"): settings for name, settings in TRANSFORMERS.items()},
+    "vit-224 adamw 1e-3 decay head grey": {**TRANSFORMERS["vit adamw 1e-3 decay head"], **_GREY},
+    "vit-224 adamw 1e-3 decay head grey crops": {**TRANSFORMERS["vit adamw 1e-3 decay head"], **_GREY_CROPS},
+}
+"""The same recipes at 224 pixels, and the default with more augmentation."""
 
 ADAPTERS: Mapping[str, Mapping[str, Any]] = {
     f"lora adamw {lr:g}": {**_VIT, "lr": lr, "weight_decay": 0.0} for lr in (0.0003, 0.001, 0.003)

@@ -156,7 +156,8 @@ def backbone_rows(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 profile(label, trainer.step, trainer.wait)
             speed = bare_steps(plan, trainer, arguments)
             rows.append({**row, "bare": speed, "× bare": row["images/s"] / speed})
-            print(f"{label}: {row['images/s']:,.0f} images/s, × bare {rows[-1]['× bare']:.2f}", file=sys.stderr)
+            cells = ", ".join(f"{name} {format_cell(value)}" for name, value in rows[-1].items() if name != "what")
+            print(f"{label}: {cells}", file=sys.stderr, flush=True)
             del trainer
             torch.compiler.reset()
     return rows

@@ -62,12 +62,15 @@ TRANSFORMERS: Mapping[str, Mapping[str, Any]] = {
 
 _GREY: Mapping[str, Any] = {"augment": "scale=0.8:1.0,flip=0.5,jitter=0.4,grey=0.5"}
 _GREY_CROPS: Mapping[str, Any] = {"augment": "scale=0.4:1.0,flip=0.5,jitter=0.4,grey=0.5"}
+_LORA: Mapping[str, Any] = {**_VIT, "lr": 0.001, "weight_decay": 0.0, "tune": "adapters"}
 AT_224: Mapping[str, Mapping[str, Any]] = {
     **{name.replace("vit", "vit-224"): settings for name, settings in TRANSFORMERS.items()},
     "vit-224 adamw 1e-3 decay head grey": {**TRANSFORMERS["vit adamw 1e-3 decay head"], **_GREY},
     "vit-224 adamw 1e-3 decay head grey crops": {**TRANSFORMERS["vit adamw 1e-3 decay head"], **_GREY_CROPS},
+    "lora-224 adamw 0.001": _LORA,
+    "lora-224 adamw 0.001 grey crops": {**_LORA, **_GREY_CROPS},
 }
-"""The same recipes at 224 pixels, and the default with more augmentation."""
+"""The same recipes at 224 pixels, the default with more augmentation, and adapters."""
 
 ADAPTERS: Mapping[str, Mapping[str, Any]] = {
     f"lora adamw {lr:g}": {**_VIT, "lr": lr, "weight_decay": 0.0} for lr in (0.0003, 0.001, 0.003)

@@ -73,7 +73,7 @@ def test_captured_is_eager_to_the_bit(mini, deterministic, method):
 
 @pytest.mark.parametrize("method", TABLE)
 def test_every_method_is_captured(mini, method):
-    trainer, losses, said = trained(mini, iterations=6, method=method, capture="on")
+    trainer, losses, said = trained(mini, iterations=6, method=method, capture="on", lr=1e-3)
     assert trainer._run._graphs
     assert (len(losses), said) == (6, [])
 

@@ -14,10 +14,11 @@ from typing import Any
 
 from benchmarks.packed import describe_run, finished_runs, parse_records
 from benchmarks.study.intervals import seed_interval
+from medic.data import describe_augmentation, make_augmentation
 from medic.reports.terminal import print_rows
 
 METRICS = {"acc": "Acc", "hscore": "H-score", "oscr": "OSCR"}
-GROUP = ("backbone", "pixels", "tune", "recipe", "method")
+GROUP = ("backbone", "pixels", "tune", "recipe", "augment", "method")
 """Settings of a row."""
 BEFORE = "sgd 0.0018"
 """The recipe of version 0.3, with which others are compared."""
@@ -26,8 +27,9 @@ BEFORE = "sgd 0.0018"
 def measure_all(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield a record per finished run in a folder."""
     for run in finished_runs(folder):
-        optim = run.config.optim
-        recipe = {"pixels": run.config.data.image_size, "recipe": f"{optim.optimizer} {optim.lr:g}"}
+        data, optim = run.config.data, run.config.optim
+        augment = describe_augmentation(make_augmentation(data.augment))  # its name, also where a run has its values
+        recipe = {"pixels": data.image_size, "recipe": f"{optim.optimizer} {optim.lr:g}", "augment": augment}
         metrics = {name: run.metrics[name] for name in METRICS}
         yield {**describe_run(run), **recipe, "iterations": optim.iterations, **metrics}
 
@@ -49,8 +51,9 @@ def difference_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     rows = []
     groups = _grouped(records)
     for group, own in groups.items():
-        backbone, pixels, tune, recipe, method = group
-        before = {_place(record): record for record in groups.get((backbone, pixels, "all", BEFORE, method), [])}
+        backbone, pixels, tune, recipe, augment, method = group
+        compared = (backbone, pixels, "all", BEFORE, "medic", method)
+        before = {_place(record): record for record in groups.get(compared, [])}
         gains = {
             place: 100 * (record["oscr"] - before[place]["oscr"])
             for record in own
@@ -63,7 +66,7 @@ def difference_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
             target: f"{seed_interval({place: gain for place, gain in gains.items() if place[0] == target})[0]:+.1f}"
             for target in sorted({target for target, _ in gains})
         }
-        label = {"backbone": backbone, "pixels": str(pixels), "tune": tune, "method": method}
+        label = {"backbone": backbone, "pixels": str(pixels), "tune": tune, "augment": augment, "method": method}
         rows.append({**label, "difference": f"{mean:+.1f} ± {half:.1f}", **by_target, "seeds": str(seeds)})
     return rows
 

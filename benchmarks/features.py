@@ -1,6 +1,6 @@
 """Measure the time and memory that `--tune head` needs to compute the features of PACS.
 
-    python -m benchmarks.features --root DIR_OF_PACS --backbones vit_tiny_patch16_224 --sizes 224 518
+    python -m benchmarks.features --root DIR_OF_PACS --backbones vit_small_patch14_dinov2 --sizes 224 518
 
 The weights are random, since they do not change the cost. Nothing is read from the cache.
 """
@@ -26,7 +26,7 @@ def main() -> None:
     """Measure, print one table and write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", required=True, help="folder with PACS")
-    parser.add_argument("--backbones", nargs="+", default=["vit_tiny_patch16_224"])
+    parser.add_argument("--backbones", nargs="+", default=["vit_small_patch14_dinov2"])
     parser.add_argument("--sizes", nargs="+", type=int, default=[224, 518], help="sides of the images in pixels")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()

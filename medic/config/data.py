@@ -117,8 +117,8 @@ class DataSettings(TypedDict, total=False):
     augment: Annotated[
         str | dict[str, Any],
         setting(
-            "augmentation: medic, domainbed, digits, none, or values such as scale=0.8:1,jitter=0.4",
-            default_rule="the benchmark's",
+            "augmentation: medic, strong, domainbed, digits, none, or values such as scale=0.8:1,jitter=0.4",
+            default_rule="set by the benchmark or the starting point",
             takes="NAME|VALUES",
         ),
     ]
@@ -161,15 +161,19 @@ class DataConfig:
         return ClassSplit(tuple(self.known), tuple(self.unknown), partial)
 
 
-def resolve_data(settings: Mapping[str, Any], bench: "Benchmark", dataset: "LazyDataset", backbone: str) -> DataConfig:
-    """Resolve the data settings against the domains and classes of a dataset."""
+def resolve_data(
+    settings: Mapping[str, Any], bench: "Benchmark", dataset: "LazyDataset", size: int, augment: str
+) -> DataConfig:
+    """Resolve the data settings against the domains and classes of a dataset.
+
+    `size` is the image side length in pixels. `augment` is the default augmentation for a benchmark that has none.
+    """
     from medic.data import Generated, describe_augmentation
 
     sources, target = _resolve_domains(settings, dataset.domains)
     official = settings["validation"] == "official"
     if official and (settings["holdout"] or settings["trial_seed"]) is not None:
         raise MedicError("--holdout and --trial-seed have no effect with --validation official: omit them")
-    size = settings["image_size"] or _native_size(bench, backbone)
     generated = bench.image_size if isinstance(dataset, Generated) else None  # generated images have a fixed size
     store_size = settings["store_size"]
     if store_size not in (None, generated) and store_size < size:
@@ -194,7 +198,7 @@ def resolve_data(settings: Mapping[str, Any], bench: "Benchmark", dataset: "Lazy
         label_noise=settings["label_noise"],
         shots=settings["shots"],
         train_views=settings["train_views"],
-        augment=describe_augmentation(_resolve_augmentation(settings, bench)),
+        augment=describe_augmentation(_resolve_augmentation(settings, bench, augment)),
     )
 
 
@@ -213,14 +217,14 @@ def _resolve_domains(settings: Mapping[str, Any], domains: Sequence[str]) -> tup
     return list(chosen_sources), list(chosen_target)
 
 
-def _native_size(bench: "Benchmark", backbone: str) -> int:
-    """Return the image side length in pixels: the backbone's if that is fixed, otherwise the benchmark's."""
+def resolve_size(image_size: int | None, bench: "Benchmark", backbone: str) -> int:
+    """Return the image side length in pixels: the user's, the backbone's if that is fixed, or the benchmark's."""
     from medic.models import is_sized, native_size
 
-    return (None if is_sized(backbone) else bench.image_size) or native_size(backbone)
+    return image_size or (None if is_sized(backbone) else bench.image_size) or native_size(backbone)
 
 
-def _resolve_augmentation(settings: Mapping[str, Any], bench: "Benchmark") -> "Augmentation":
+def _resolve_augmentation(settings: Mapping[str, Any], bench: "Benchmark", default: str) -> "Augmentation":
     from medic.data import make_augmentation
 
     augment, views = settings["augment"], settings["train_views"]
@@ -232,7 +236,7 @@ def _resolve_augmentation(settings: Mapping[str, Any], bench: "Benchmark") -> "A
                 f"--augment {augment!r} has no effect with --tune head and a single view: add --train-views N"
             )
         return make_augmentation("none")
-    augmentation = make_augmentation(augment or bench.augment)
+    augmentation = make_augmentation(augment or bench.augment or default)
     if views > 1 and augmentation == make_augmentation("none"):
         raise MedicError(
             f"--train-views {views} requires augmentation, or all views are equal: add --augment, or omit --train-views"

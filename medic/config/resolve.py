@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 
 from medic.config.config import Config
-from medic.config.data import DataConfig, resolve_data
+from medic.config.data import DataConfig, resolve_data, resolve_size
 from medic.config.draws import domainbed_draws
 from medic.config.evaluation import resolve_evaluation
 from medic.config.execution import ExecutionConfig
@@ -139,9 +139,10 @@ def resolve(settings: Mapping[str, Any], open_dataset: OpenDataset = open_datase
     method, bench = find_method(complete["method"]), benchmark(complete["dataset"])
     backbone = find_backbone(user.get("backbone"), method, bench)
     dataset = open_dataset(bench, None if complete["root"] is None else Path(complete["root"]), complete["seed"])
-    data = resolve_data(complete, bench, dataset, backbone)
+    size = resolve_size(complete["image_size"], bench, backbone)
+    start = _find_start(user, backbone, size)
+    data = resolve_data(complete, bench, dataset, size, STARTS[start].augment)
     grid = _resolve_grid(user, method, data, dataset)
-    start = _find_start(user, backbone, data.image_size)
     layered = _layer(user, method, bench, data, grid, STARTS[start])
     layered |= {"backbone": backbone, "method": method.name}
     optim, kind = resolve_optim(layered), find_objective(layered["objective"])

@@ -23,6 +23,7 @@ class Start:
     when: str
     """Condition for this starting point, as worded in the documentation."""
     batch_norm: str
+    augment: str = "medic"
     averaging: str = "swad"
     iterations: int
     rate: float = 1.0
@@ -81,6 +82,7 @@ STARTS: Mapping[str, Start] = {
         clip_norm=1.0,
         warmup=0.1,
         head_first=0.1,
+        augment="strong",
     ),
     "adapters": Start(
         when="`--tune adapters`",

@@ -116,6 +116,7 @@ class Augmentation:
 
 RECIPES: dict[str, Augmentation] = {
     "medic": Augmentation(scale=(0.8, 1.0), flip=0.5, jitter=0.4, grey=0.1),
+    "strong": Augmentation(scale=(0.4, 1.0), flip=0.5, jitter=0.4, grey=0.5),
     "domainbed": Augmentation(scale=(0.7, 1.0), flip=0.5, jitter=0.3, grey=0.1),
     "digits": Augmentation(jitter=0.4, grey=0.1),
     "none": Augmentation(),

@@ -54,6 +54,7 @@ def describe(plan: Plan, dataset: Dataset, problem: Problem, path: Path) -> Iter
     decay = f", layer decay {optim.layer_decay:g}" if optim.layer_decay < 1 else ""
     rates = f"{optim.optimizer} lr {optim.lr:g}{inner}{decay}, weight decay {optim.weight_decay:.3g}{clip}"
     shape = f"schedule {optim.schedule}{warmup}, batch norm {model.batch_norm}, averaging {optim.averaging}"
+    shape += "" if data.augment == "none" else f", augmentation {data.augment}"
     start = plan.start if plan.config.run.protocol is None else f"protocol {plan.config.run.protocol}"
     yield "recipe", f"{start}: {rates}, {shape}"
 

@@ -1,11 +1,14 @@
 """Settings by starting point: the table, what overrides it, and the page that prints it."""
 
+import dataclasses
+
 import pytest
 from safetensors.torch import save_file
 from torch import nn
 
 from medic.config.resolve import resolve
 from medic.config.starts import STARTS, find_start
+from medic.data import BENCHMARKS
 from medic.models import OURS, Preprocessing, create_backbone
 from tests.pages import ROOT
 
@@ -79,6 +82,7 @@ def test_networks_without_batch_norm(plan):
     optim = plan(backbone="small", iterations=500).config.optim
     assert (optim.optimizer, optim.lr, optim.weight_decay, optim.schedule) == ("adamw", 1e-3, 0.05, "cosine")
     assert (optim.warmup, optim.head_first, optim.layer_decay, optim.clip_norm) == (50, 50, 0.75, 1.0)
+    assert plan(backbone="small").config.data.augment == "digits"  # the benchmark has its own
     chosen = plan(backbone="small", iterations=500, warmup=7, head_first=0).config.optim
     assert (chosen.warmup, chosen.head_first) == (7, 0)
 
@@ -94,6 +98,22 @@ def test_another_optimizer_has_plain_rates(plan, optimizer, lr, decay):
 def test_a_method_with_a_rate_of_its_own_keeps_sgd(plan):
     optim = plan(backbone="small", method="mvdg").config.optim
     assert (optim.optimizer, optim.lr, optim.layer_decay, optim.warmup) == ("sgd", 0.05, 1.0, 0)
+
+
+def test_augmentation(plan, mini, monkeypatch):
+    """Unless a benchmark has its own, the starting point sets it. A frozen backbone sees one plain view."""
+    monkeypatch.setitem(BENCHMARKS, mini, dataclasses.replace(BENCHMARKS[mini], augment=None))
+
+    def chosen(**settings):
+        return plan(**settings).config.data.augment
+
+    assert chosen(backbone="small") == "strong"
+    assert chosen(backbone="small", augment="domainbed") == "domainbed"
+    assert chosen(backbone="small", weights=False) == "medic"
+    assert chosen(backbone="small", protocol="paper") == "medic"
+    assert chosen(backbone="small", tune="head") == "none"
+    assert chosen(backbone="small", tune="head", train_views=2) == "medic"
+    assert chosen() == "medic"
 
 
 def test_methods_keep_their_own_settings(plan):
@@ -131,7 +151,7 @@ def test_the_page_has_the_table():
         warmup, head_first = (
             f"{share:.0%} of the iterations" if share else "0" for share in (start.warmup, start.head_first)
         )
-        names = ("batch_norm", "optimizer", "schedule", "averaging")
+        names = ("batch_norm", "optimizer", "schedule", "averaging", "augment")
         expected = {
             **{setting: getattr(start, setting) for setting in names},
             "lr": rate, "inner_lr": inner, "warmup": warmup, "iterations": str(start.iterations),

@@ -33,7 +33,7 @@ def test_a_colleague_reads_what_is_trained(mini, caplog, tmp_path):
         f"device    cpu, threads {torch.get_num_threads()}, fp32",
         "training  4 iterations of 18 images (9 tasks × 2), evaluated every 2",
         f"recipe    scratch: sgd lr {run.settings['lr']:g}, inner lr 0.01, weight decay 5.56e-05, schedule step, "
-        "batch norm local, averaging swad",
+        "batch norm local, averaging swad, augmentation digits",
     ]
 
 

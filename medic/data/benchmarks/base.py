@@ -85,7 +85,8 @@ class Benchmark:
     """Image side length in pixels; None for the backbone's native size."""
     channels: int = 3
     backbone: str = "resnet50"
-    augment: str = "medic"
+    augment: str | None = None
+    """Default augmentation; None for that of the starting point (`medic.config.starts`)."""
     lr: float = 1.8e-3
     """Learning rate of the outer SGD on the mean task risk, which the paper calls ε·α·t."""
     counts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

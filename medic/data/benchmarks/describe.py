@@ -31,7 +31,7 @@ def describe_dataset(bench: Benchmark) -> dict[str, Any]:
         "run": {
             "pixels": bench.image_size,
             "backbone": bench.backbone,
-            "augmentation": bench.augment,
+            "augmentation": bench.augment or "the starting point's",
             "lr of sgd": bench.lr,
         },
     }

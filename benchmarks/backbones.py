@@ -28,7 +28,7 @@ def measure_all(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield a record per finished run in a folder."""
     for run in finished_runs(folder):
         data, optim = run.config.data, run.config.optim
-        augment = describe_augmentation(make_augmentation(data.augment))  # its name, also where a run has its values
+        augment = describe_augmentation(make_augmentation(data.augment))  # by name, also for a run with its values
         recipe = {"pixels": data.image_size, "recipe": f"{optim.optimizer} {optim.lr:g}", "augment": augment}
         metrics = {name: run.metrics[name] for name in METRICS}
         yield {**describe_run(run), **recipe, "iterations": optim.iterations, **metrics}

@@ -162,11 +162,12 @@ class DataConfig:
 
 
 def resolve_data(
-    settings: Mapping[str, Any], bench: "Benchmark", dataset: "LazyDataset", size: int, augment: str
+    settings: Mapping[str, Any], bench: "Benchmark", dataset: "LazyDataset", size: int, default_augment: str
 ) -> DataConfig:
     """Resolve the data settings against the domains and classes of a dataset.
 
-    `size` is the image side length in pixels. `augment` is the default augmentation for a benchmark that has none.
+    `size` is the image side length in pixels. `default_augment` is the augmentation for a benchmark
+    that has none of its own.
     """
     from medic.data import Generated, describe_augmentation
 
@@ -198,7 +199,7 @@ def resolve_data(
         label_noise=settings["label_noise"],
         shots=settings["shots"],
         train_views=settings["train_views"],
-        augment=describe_augmentation(_resolve_augmentation(settings, bench, augment)),
+        augment=describe_augmentation(_resolve_augmentation(settings, bench, default_augment)),
     )
 
 

@@ -161,7 +161,8 @@ def _resolve_lora(settings: Mapping[str, Any], tune: "Tune") -> dict[str, Any]:
     if tune.kind == "adapters":
         return {**defaults, **set_by_user}
     if set_by_user:
-        raise MedicError(f"{next(iter(set_by_user))} requires --tune adapters, got {settings['tune']!r}")
+        option = f"--{next(iter(set_by_user)).replace('_', '-')}"
+        raise MedicError(f"{option} requires --tune adapters, got --tune {settings['tune']}")
     return {}
 
 

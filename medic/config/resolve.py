@@ -50,6 +50,9 @@ from medic.utils.plugins import Plugin
 _RATES = frozenset({"lr", "momentum", "weight_decay", "head_lr_scale"})
 """Preset values that are tuned for the method's own optimizer."""
 
+_STARTING = frozenset({"backbone", "weights", "tune"})
+"""Settings that determine the starting point."""
+
 OpenDataset = Callable[[Benchmark, Path | None, int], LazyDataset]
 """Function that opens the dataset of a benchmark, given the benchmark, its root and a seed."""
 
@@ -223,7 +226,9 @@ def _layer(
     """Combine the layers from the defaults to the user's settings."""
     preset = dict(method.preset)
     for name in preset:
-        known_setting(name, f"in the preset of method {method.name!r}")
+        place = f"in the preset of method {method.name!r}"
+        if SETTINGS[known_setting(name, place)].group in ("run", "data", "execution") or name in _STARTING:
+            raise MedicError(f"setting {name!r} {place}: a method cannot choose it, only the user")
     own_objective = preset.get("objective", DEFAULTS["objective"])
     objective = user.get("objective", own_objective)
     if objective != own_objective:
@@ -380,6 +385,8 @@ def _check_speed(plan: Plan) -> None:
         _check_recompute(plan)
     if not config.model.head_alone:
         return
+    if config.execution.compile == "on":
+        raise MedicError("--compile on has no effect with --tune head, whose network is a single layer: omit --compile")
     if config.optim.layer_decay < 1:
         raise MedicError("--layer-decay has no effect with --tune head, which trains no blocks: omit --layer-decay")
     if config.optim.head_first:
@@ -388,6 +395,6 @@ def _check_speed(plan: Plan) -> None:
         raise MedicError(f"--views {config.evaluation.views} has no effect on a frozen backbone: omit --views")
     layer = f"layer {parts.layer.name!r}" if parts.layer is not None else None
     if part := layer or parts.inspecting:
-        raise MedicError(f"{part} works inside the backbone, which --tune head freezes: omit --tune")
+        raise MedicError(f"{part} works inside the backbone, which --tune head freezes: use --tune all")
     if plan.networks > 1:
-        raise MedicError(f"objective {parts.objective.name!r} uses several backbones: omit --tune")
+        raise MedicError(f"objective {parts.objective.name!r} uses several backbones: use --tune all")

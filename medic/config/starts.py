@@ -24,6 +24,7 @@ class Start:
     """Condition for this starting point, as worded in the documentation."""
     batch_norm: str
     augment: str = "medic"
+    """Augmentation for benchmarks that have none of their own."""
     averaging: str = "swad"
     iterations: int
     rate: float = 1.0

@@ -1,6 +1,6 @@
 """Built-in backbones and timm models, by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
@@ -227,7 +227,7 @@ def _misshapen(
 
 def _fitting(state: Mapping[str, Tensor]) -> str:
     """Return a hint for mismatched weights: the backbone they match, if it is a common one."""
-    tensors = {(key, tensor.shape) for key, tensor in state.items() if not key.startswith(CLASSIFIERS)}
+    tensors = {(key, shape) for key, shape in _shapes_of(state) if not key.startswith(CLASSIFIERS)}
     for name in (*OURS, *COMMON):
         expected = _shapes(name)
         if len(tensors & expected) >= FITS * len(tensors | expected):
@@ -239,4 +239,11 @@ def _fitting(state: Mapping[str, Tensor]) -> str:
 def _shapes(name: str) -> frozenset[tuple[str, torch.Size]]:
     """Return the names and shapes of a backbone's tensors."""
     with torch.device("meta"):  # allocates no memory
-        return frozenset((key, tensor.shape) for key, tensor in create_backbone(name).module.state_dict().items())
+        return frozenset(_shapes_of(create_backbone(name).module.state_dict()))
+
+
+def _shapes_of(state: Mapping[str, Tensor]) -> Iterator[tuple[str, torch.Size]]:
+    """Yield the names and shapes of tensors. Batch-norm counters, which a file may lack, are left out."""
+    for key, tensor in state.items():
+        if not key.endswith("num_batches_tracked"):
+            yield key, tensor.shape

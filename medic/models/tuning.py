@@ -114,6 +114,8 @@ def _insert_adapters(backbone: nn.Module, tune: Tune) -> None:
         )
     for part, name, layer in layers:
         setattr(part, name, LowRank(layer, tune.rank, tune.alpha, tune.dropout))
+        if hasattr(part, "qkv_bias_separate"):  # otherwise, BEiT, EVA and Swin V2 use the weight without the adapter
+            setattr(part, "qkv_bias_separate", True)  # noqa: B010, mypy takes the attributes of modules for tensors
 
 
 def merge_adapters(model: nn.Module) -> bool:

@@ -3,6 +3,7 @@
 import inspect
 import pickle
 import re
+import zipfile
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +27,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a state dict from a safetensors file, or from a torch file that contains only tensors and containers."""
     if not path.is_file():
         raise MedicError(f"weights {path} {'must be a file' if path.exists() else 'not found'}")
+    if _is_torchscript(path):
+        how = f"torch.save(torch.jit.load({path.name!r}).state_dict(), 'weights.pth')"
+        raise MedicError(f"weights {path} are a TorchScript archive: convert them with {how}")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -42,6 +46,15 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
             raise MedicError(f"weights {path} store {key!r} as a sparse, quantised or meta tensor: save dense tensors")
     return state
+
+
+def _is_torchscript(path: Path) -> bool:
+    """Return whether a file is a TorchScript archive, such as those in which OpenAI distributes CLIP."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith("/constants.pkl") for name in archive.namelist())
+    except zipfile.BadZipFile:  # an older torch file, or a damaged one
+        return False
 
 
 def missing_tensors(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> list[str]:

@@ -37,8 +37,10 @@ def describe(plan: Plan, dataset: Dataset, problem: Problem, path: Path) -> Iter
     yield "target", seen + _listed([_target(dataset.domains[domain], problem.target, domain) for domain in places])
     weights = "from scratch" if plan.weights is None else f"weights {plan.weights}"
     trained = "" if model.tune == "all" else f", trains {model.tune}"
+    trained += "" if model.lora_rank is None else f" of rank {model.lora_rank}"
     trained += f", only the head for the first {optim.head_first} iterations" if optim.head_first else ""
-    yield "backbone", f"{model.backbone}, {weights}, {data.image_size} px{trained}"
+    pool = "" if model.pool == "own" else f", pool {model.pool}"
+    yield "backbone", f"{model.backbone}, {weights}, {data.image_size} px{pool}{trained}"
     device = plan.device
     place = f"cpu, threads {torch.get_num_threads()}"
     if device.type == "cuda":
@@ -53,15 +55,16 @@ def describe(plan: Plan, dataset: Dataset, problem: Problem, path: Path) -> Iter
     clip = f", clip norm {optim.clip_norm:g}" if optim.clip_norm else ""
     decay = f", layer decay {optim.layer_decay:g}" if optim.layer_decay < 1 else ""
     rates = f"{optim.optimizer} lr {optim.lr:g}{inner}{decay}, weight decay {optim.weight_decay:.3g}{clip}"
-    shape = f"schedule {optim.schedule}{warmup}, batch norm {model.batch_norm}, averaging {optim.averaging}"
-    shape += "" if data.augment == "none" else f", augmentation {data.augment}"
+    augment = "" if model.head_alone and data.augment == "none" else f", augmentation {data.augment}"
+    shape = f"schedule {optim.schedule}{warmup}, batch norm {model.batch_norm}, averaging {optim.averaging}{augment}"
     start = plan.start if plan.config.run.protocol is None else f"protocol {plan.config.run.protocol}"
     yield "recipe", f"{start}: {rates}, {shape}"
 
 
 def notes(plan: Plan) -> Iterator[str]:
     """Yield warnings about a plan, one sentence each."""
-    if plan.config.model.backbone not in OURS and plan.weights is None:
+    usual = plan.config.model.backbone in OURS and plan.config.model.tune == "all"  # small networks, for small images
+    if plan.weights is None and not usual:
         scratch = f"backbone {plan.config.model.backbone} starts from random weights"
         yield f"{scratch}: use --weights FILE to load pretrained weights"
     size, smaller = plan.config.data.image_size, " or ".join(_smaller(plan.config.model.backbone))

@@ -150,6 +150,17 @@ class TestWeights:
         assert not (tmp_path / "ran").exists()
 
 
+def test_a_torchscript_archive_names_the_conversion(tmp_path, recwarn):
+    torch.jit.save(torch.jit.script(nn.Linear(2, 2)), path := tmp_path / "ViT-B-32.pt")
+    with pytest.raises(MedicError) as raised:
+        create_backbone("convnet", path)
+    assert str(raised.value).endswith(
+        "are a TorchScript archive: convert them with torch.save(torch.jit.load('ViT-B-32.pt').state_dict(), "
+        "'weights.pth')"
+    )
+    assert "weights_only" not in "".join(str(warning.message) for warning in recwarn)
+
+
 @pytest.mark.parametrize(("saved", "backbone", "message"), [
     ("convnet", "mnist-cnn", "are missing 8 tensors of backbone mnist-cnn, such as 'bn0.weight': "
      "they match --backbone convnet"),
@@ -160,10 +171,15 @@ class TestWeights:
     ("resnet10t", "convnet", "are missing 8 tensors of backbone convnet, such as 'conv1.weight': they belong to a "
      "different backbone; select it with --backbone"),
 ])  # fmt: skip
-def test_weights_of_another_backbone_name_the_one_that_they_fit(tmp_path, monkeypatch, saved, backbone, message):
+@pytest.mark.parametrize("counters", [True, False])
+def test_weights_of_another_backbone_name_the_one_that_they_fit(
+    tmp_path, monkeypatch, saved, backbone, message, counters
+):
+    """Files of other libraries may lack the batch-norm counters."""
     monkeypatch.setattr(backbones, "COMMON", ("resnet18", "resnet34"))
     path = tmp_path / "w.safetensors"
-    save_file(create_backbone(saved).module.state_dict(), path)
+    state = create_backbone(saved).module.state_dict()
+    save_file({key: state[key] for key in state if counters or not key.endswith("num_batches_tracked")}, path)
     with pytest.raises(MedicError) as raised:
         create_backbone(backbone, path)
     assert str(raised.value) == f"weights {path} {message}"

@@ -31,7 +31,7 @@ def describe_dataset(bench: Benchmark) -> dict[str, Any]:
         "run": {
             "pixels": bench.image_size,
             "backbone": bench.backbone,
-            "augmentation": bench.augment or "the starting point's",
+            "augmentation": bench.augment or "set by the starting point",
             "lr of sgd": bench.lr,
         },
     }

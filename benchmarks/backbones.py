@@ -20,8 +20,8 @@ from medic.reports.terminal import print_rows
 METRICS = {"acc": "Acc", "hscore": "H-score", "oscr": "OSCR"}
 GROUP = ("backbone", "pixels", "tune", "recipe", "augment", "method")
 """Settings of a row."""
-BEFORE = "sgd 0.0018"
-"""The recipe of version 0.3, with which others are compared."""
+BEFORE = ("all", "sgd 0.0018", "medic")
+"""The trained part, recipe and augmentation of version 0.3, with which others are compared."""
 
 
 def measure_all(folder: Path) -> Iterator[dict[str, Any]]:
@@ -52,14 +52,13 @@ def difference_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     groups = _grouped(records)
     for group, own in groups.items():
         backbone, pixels, tune, recipe, augment, method = group
-        compared = (backbone, pixels, "all", BEFORE, "medic", method)
-        before = {_place(record): record for record in groups.get(compared, [])}
+        before = {_place(record): record for record in groups.get((backbone, pixels, *BEFORE, method), [])}
         gains = {
             place: 100 * (record["oscr"] - before[place]["oscr"])
             for record in own
             if (place := _place(record)) in before
         }
-        if not gains or recipe == BEFORE:
+        if not gains or (tune, recipe, augment) == BEFORE:
             continue
         mean, half, seeds = seed_interval(gains)
         by_target = {

@@ -1,7 +1,8 @@
 """Resolution of user settings into a complete configuration and the parts that it names.
 
 Settings are combined in layers: defaults ← starting point ← protocol ← method ← penalty ← drawn hyperparameters ← user
-settings. Everything is resolved and checked before any image is read or any file is written.
+settings. The data are the user's choice, with defaults of the benchmark and, for augmentation, of the starting point.
+Everything is resolved and checked before any image is read or any file is written.
 """
 
 from collections.abc import Callable, Mapping

@@ -6,7 +6,7 @@ from typing import Any
 
 from medic.config.data import EACH
 from medic.config.settings import check_settings
-from medic.errors import MedicError
+from medic.errors import MedicError, warn
 from medic.results.runs import Runs
 from medic.runs.run import Run
 from medic.sweeps.sweep import Job, Planner, Sweep
@@ -44,6 +44,9 @@ def plan_probe(
             if methods or not jobs:  # the first method, ERM, works with all data
                 raise
             left_out[method] = str(error)
+    model = jobs[0].config.model
+    if model.weights is None:
+        warn(f"backbone {model.backbone} has random weights: use --weights FILE to probe pretrained ones")
     return jobs, left_out
 
 

@@ -159,6 +159,13 @@ def test_a_method_keeps_its_preset(monkeypatch):
     assert plan_of(method="own", sources=["printed"]).config.tasks.steps == [1, 1, 1]
 
 
+@pytest.mark.parametrize("preset", [{"augment": "none"}, {"precision": "fp32"}, {"seed": 1}, {"tune": "norm"}])
+def test_a_method_cannot_choose_what_belongs_to_the_user(monkeypatch, preset):
+    monkeypatch.setitem(METHODS, "own", Method("own", "", "", "", preset=preset))
+    with pytest.raises(MedicError, match=naming(f"'{next(iter(preset))}' 'own'")):
+        plan_of(method="own")
+
+
 def test_axes_of_the_methods_own():
     plan = plan_of(method="hyprometa", averaging="none")
     assert plan.grid.splits == {"domain": 2, "clean": 1, "class": 2}

@@ -39,6 +39,11 @@ def test_adapters_start_at_the_pretrained_network(name):
     assert all(".lora_" in parameter for parameter in trained(module))
 
 
+def test_a_rank_above_the_width_of_a_layer():
+    with pytest.raises(MedicError, match=naming("rank 65 64 --lora-rank 64")):
+        tuned(VIT, "adapters", rank=65)
+
+
 def test_adapters_of_attention_and_mlp():
     layers = {name.rpartition(".")[0].rpartition(".")[2] for name in trained(tuned(VIT, "adapters"))}
     assert layers == {"qkv", "proj", "fc1", "fc2"}

@@ -48,6 +48,18 @@ def test_weights_are_named(mini, tmp_path):
     assert said["backbone"] == f"small, weights {tmp_path / 'w.safetensors'}, 32 px, trains head"
 
 
+def test_adapters_and_pooling_are_named(mini):
+    settings = {"backbone": "test_vit", "image_size": 32, "tune": "adapters", "pool": "avg", "augment": "none"}
+    said = facts_of(dataset=mini, method="erm", **settings)
+    assert said["backbone"] == "test_vit, from scratch, 32 px, pool avg, trains adapters of rank 8"
+    assert said["recipe"].endswith(", augmentation none")
+
+
+def test_a_part_of_random_weights_is_noted(mini):
+    (said,) = notes(loaded(dataset=mini, method="erm", tune="head")[0])
+    assert said == "backbone small starts from random weights: use --weights FILE to load pretrained weights"
+
+
 def test_a_protocol_is_named_in_place_of_the_starting_point(mini):
     assert facts_of(dataset=mini, method="erm", protocol="paper")["recipe"].startswith("protocol paper: sgd lr ")
     assert facts_of(dataset=mini, method="erm")["recipe"].startswith("scratch: sgd lr ")

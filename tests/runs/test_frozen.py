@@ -86,6 +86,7 @@ def test_features_of_images_that_are_decoded_to_another_size_are_others(folder, 
     [
         ({"tune": "backbone"}, "tune 'backbone' head"),
         ({"augment": "digits"}, "augment 'digits' --tune head"),
+        ({"compile": "on"}, "--compile --tune head"),
         ({"layer": "mixstyle"}, "'mixstyle' backbone"),
         ({"method": "miro"}, "'miro' backbone"),
         ({"method": "daml"}, "'daml' --tune"),

@@ -129,7 +129,7 @@ def test_an_exported_model_decides_alike(mini, tmp_path, weights):
     ("settings", "message"),
     [
         ({"tune": "half"}, "'half' adapters"),
-        ({"lora_rank": 4}, "lora_rank 'all' --tune adapters"),
+        ({"lora_rank": 4}, "--lora-rank all --tune adapters"),
         ({"tune": "adapters", "lora_rank": 0}, "lora_rank 0"),
         ({"tune": "adapters", "lora_dropout": 1.0}, "lora_dropout 1"),
         ({"freeze": "backbone"}, "'freeze' --tune head"),

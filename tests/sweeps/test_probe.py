@@ -25,6 +25,11 @@ def test_every_method_that_can_train_a_head(mini):
     assert {job.directory.path.parent for job in jobs} == {Path("probe")}  # `runs` stays readable
 
 
+def test_random_weights_are_noted(mini):
+    with pytest.warns(UserWarning, match="backbone small has random weights: use --weights FILE"):
+        plan_probe({"dataset": mini, "target": "street"}, ["erm"], [0])
+
+
 def test_another_folder(mini, tmp_path):
     jobs, _ = plan_probe({"dataset": mini, "target": "street", "output": tmp_path}, ["erm"], [0])
     assert [job.directory.path.parent for job in jobs] == [tmp_path]

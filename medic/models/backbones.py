@@ -78,7 +78,7 @@ POOLS = (OWN, "token", "avg", "max", "avgmax")
 """Values of `pool`. All but the first are timm's names."""
 
 
-def create_backbone(name: str, weights: Path | None = None, size: int | None = None, pool: str = OWN) -> Backbone:
+def create_backbone(name: str, weights: Path | str | None = None, size: int | None = None, pool: str = OWN) -> Backbone:
     """Create a backbone: `convnet`, `mnist-cnn`, `gfnet_h_ti` or any timm model.
 
     `weights` is a local file. `size` is the image side in pixels (default: `native_size`). Networks with a fixed image
@@ -92,7 +92,7 @@ def create_backbone(name: str, weights: Path | None = None, size: int | None = N
     else:
         backbone = _from_timm(name, size)
     if weights is not None:
-        load_weights(name, backbone.module, weights, size if is_sized(name) else None)
+        load_weights(name, backbone.module, Path(weights), size if is_sized(name) else None)
     if pool != OWN:  # after loading, because the weights may include the original pooling
         _set_pool(backbone.module, name, pool)
     return replace(backbone, preprocessing=replace(backbone.preprocessing, size=size))

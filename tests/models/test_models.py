@@ -181,5 +181,5 @@ def test_weights_of_another_backbone_name_the_one_that_they_fit(
     state = create_backbone(saved).module.state_dict()
     save_file({key: state[key] for key in state if counters or not key.endswith("num_batches_tracked")}, path)
     with pytest.raises(MedicError) as raised:
-        create_backbone(backbone, path)
+        create_backbone(backbone, str(path))
     assert str(raised.value) == f"weights {path} {message}"

@@ -8,6 +8,7 @@
 docs/studies.md has all commands with which the records were made.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,25 @@ def difference_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     return rows
 
 
+def pair_rows(records: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Return a row per pair of groups that differ in one setting: metrics of the second minus those of the first."""
+    rows = []
+    by_method = sorted(_grouped(records).items(), key=lambda item: item[0][-1])  # MEDIC++ minus ERM
+    for (first, before), (second, after) in itertools.combinations(by_method, 2):
+        changed = [position for position in range(len(GROUP)) if first[position] != second[position]]
+        shared = {_place(record) for record in before} & {_place(record) for record in after}
+        if len(changed) != 1 or not shared:
+            continue
+        names = [f"{old} → {new}" if old != new else str(old) for old, new in zip(first, second, strict=True)]
+        cells = {"targets": str(len({target for target, _ in shared}))}
+        for name, title in METRICS.items():
+            sides = [{_place(record): 100 * record[name] for record in side} for side in (before, after)]
+            mean, margin, _ = seed_interval({place: sides[1][place] - sides[0][place] for place in shared})
+            cells[title] = f"{mean:+.1f} ± {margin:.1f}"
+        rows.append({**dict(zip(GROUP, names, strict=True)), **cells})
+    return rows
+
+
 def _grouped(records: Sequence[dict[str, Any]]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for record in records:
@@ -82,9 +102,9 @@ def _place(record: dict[str, Any]) -> tuple[str, int]:
 
 
 def main() -> None:
-    """Print both tables, and pack the records."""
+    """Print all tables, and pack the records."""
     records = parse_records(__doc__, measure_all)
-    for rows in (result_rows(records), difference_rows(records)):
+    for rows in (result_rows(records), difference_rows(records), pair_rows(records)):
         if rows:
             print_rows(rows, numeric=[name for name in rows[0] if name not in GROUP])
             print()

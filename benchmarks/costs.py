@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from benchmarks.throughput import rate
-from medic.config.resolve import Plan, resolve
+from medic.config.plan import Plan
+from medic.config.resolve import resolve
 from medic.data import Dataset
 from medic.methods import METHODS
 from medic.reports.terminal import print_rows

@@ -22,7 +22,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from medic.config.resolve import Plan, resolve
+from medic.config.plan import Plan
+from medic.config.resolve import resolve
 from medic.data import Dataset
 from medic.errors import MedicError
 from medic.models import Classifier, create_backbone

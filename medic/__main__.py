@@ -13,6 +13,8 @@ def run() -> int:
         signal.getsignal(signal.SIGINT) is signal.default_int_handler
     ):  # otherwise the parent process has chosen to ignore it
         signal.signal(signal.SIGINT, _interrupt)
+    # Before torch is imported: waiting threads would otherwise spin, and slow down other processes on the same cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from medic.cli import main
 
     return main()

@@ -398,7 +398,7 @@ class Learner:
         """Update the weight average, and pass it the validation loss if required."""
         iterations = self._iterations or self.iteration
         averaging.update(self._weights(), self.iteration / iterations)
-        if self._validate is not None and averaging.asks(self.iteration, iterations):
+        if self._validate is not None and averaging.close_due(self.iteration, iterations):
             with evaluating(self.model), torch.no_grad():
                 averaging.close(float(self._validate()), self.iteration)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from medic.config.resolve import Plan
+    from medic.config.plan import Plan
     from medic.data import Dataset, Problem
     from medic.training import Trainer
 

@@ -131,6 +131,7 @@ def _weights() -> None:
         ("resnet50", "resnet50"),
         ("lite0", "tf_efficientnet_lite0"),
         ("vit", "vit_tiny_patch16_224"),
+        ("mobilenet", "mobilenetv2_100"),
         ("convnet", "convnet"),
     ):
         save_file(create_backbone(backbone).module.state_dict(), f"{name}.safetensors")

@@ -25,12 +25,13 @@ from benchmarks import (
     watch,
 )
 from benchmarks.study import intervals, training
-from benchmarks.study.__main__ import main
+from benchmarks.study.__main__ import main, make_parser
 from benchmarks.study.methods import METHODS
 from benchmarks.study.results import Study
 from benchmarks.study.runs import Run, make_run, read_runs
 from medic.config.starts import STARTS
 from medic.data import make_augmentation
+from tests.pages import command_lines
 
 
 def write(folder, rate, acc):
@@ -177,12 +178,29 @@ def test_the_recipes_for_transformers_that_the_page_compares(monkeypatch, capsys
     assert {name: best[name] for name in OF_START} == {name: getattr(start, name) for name in OF_START}
 
 
+COMMANDS = [
+    line.strip()
+    for page in sorted(Path("docs").glob("*.md"))
+    for line in command_lines(page.read_text())
+    if line.strip().startswith("python -m benchmarks.study ")
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_commands_of_the_pages_are_understood(command):
+    """Their methods and recipes exist, and so do the records that they read."""
+    options = vars(make_parser().parse_args(shlex.split(command.replace("…", ""), comments=True)[3:]))
+    read = [*options.get("folders", ()), *(options[name] for name in ("before", "after") if name in options)]
+    assert options["command"] == "pack" or all(path.exists() for path in read)
+
+
 RECIPES_AT_224 = {
     "AdamW, lr 0.001, decay, head first, grey, small crops": "vit-224 adamw 1e-3 decay head grey crops",
     "adapters, lr 0.001, grey, small crops": "lora-224 adamw 0.001 grey crops",
     "AdamW, lr 0.001, decay, head first, grey": "vit-224 adamw 1e-3 decay head grey",
     "AdamW, lr 1e-4, head first": "vit-224 adamw 1e-4 head",
     "AdamW, lr 0.001, decay, head first": "vit-224 adamw 1e-3 decay head",
+    "adapters, lr 0.001": "lora-224 adamw 0.001",
     "AdamW, lr 3e-4, decay, head first": "vit-224 adamw 3e-4 decay head",
     "SGD, lr 0.0018 (0.3)": "vit-224 0.3",
     "AdamW, lr 0.0018, decay, head first": "vit-224 adamw 1.8e-3 decay head",
@@ -191,7 +209,7 @@ RECIPES_AT_224 = {
 
 
 def test_the_recipes_at_224_pixels_that_the_page_compares(monkeypatch, capsys):
-    """Every row of the table is printed from the records, and the default is its best recipe."""
+    """Every row of the table is printed from the records, and the defaults are its best recipes."""
     section = PAGE[PAGE.index("### The recipe at 224 pixels") : PAGE.index("### Transformers at 224 pixels")]
     command = re.search(r"python -m benchmarks\.judges (.*)", section)[1]
     monkeypatch.setattr(sys, "argv", ["judges", *shlex.split(command)])
@@ -201,9 +219,12 @@ def test_the_recipes_at_224_pixels_that_the_page_compares(monkeypatch, capsys):
     assert [name for name, *_ in rows] == list(RECIPES_AT_224)
     named = [f"| {RECIPES_AT_224[name]} | {' | '.join(numbers)} |" for name, *numbers in rows]
     assert named == printed.splitlines()[2:]  # in the same order, with the best recipe first
-    best, start = recipes.AT_224[RECIPES_AT_224[rows[0][0]]], STARTS["pretrained without batch norm"]
-    assert {name: best[name] for name in OF_START} == {name: getattr(start, name) for name in OF_START}
-    assert make_augmentation(best["augment"]) == make_augmentation(start.augment)
+    for tune, name in (("all", "pretrained without batch norm"), ("adapters", "adapters")):
+        ranked = [recipes.AT_224[RECIPES_AT_224[recipe]] for recipe, *_ in rows]
+        best, start = next(one for one in ranked if one.get("tune", "all") == tune), STARTS[name]
+        named = OF_START if tune == "all" else [name for name in OF_START if name != "layer_decay"]
+        assert {name: best[name] for name in named} == {name: getattr(start, name) for name in named}
+        assert make_augmentation(best["augment"]) == make_augmentation(start.augment)
 
 
 HEADS = {
@@ -314,14 +335,16 @@ def markdown_tables(section):
 def test_the_speed_of_six_backbones_is_that_of_the_record():
     page = Path("docs/performance.md").read_text()
     section = page[page.index("### Six backbones") :].partition("\n## ")[0]
-    measured = {row["what"]: row for row in json.loads(Path("benchmarks/records/throughput.json").read_text())["rows"]}
-    [table] = markdown_tables(section)
-    for cells in table:
-        for method, memory in (("erm", cells["GiB of erm"]), ("medic++", cells["GiB of medic++"])):
-            row = measured.pop(f"{cells['backbone']}, {cells['`--tune`']}, {cells['pixels']} px, {method}")
-            assert cells[method] == f"{row['images/s']:,.0f} ({row['× bare']:.2f} ×)"
-            assert memory == f"{row['peak GiB']:.1f}"
-    assert all(", head," in name for name in measured)
+    tables = markdown_tables(section.partition("\n### ")[0])
+    for table, file in zip(tables, ("throughput.json", "throughput_compiled.json"), strict=True):
+        rows = json.loads((Path("benchmarks/records") / file).read_text())["rows"]
+        measured = {row["what"]: row for row in rows}
+        for cells in table:
+            for method, memory in (("erm", cells["GiB of erm"]), ("medic++", cells["GiB of medic++"])):
+                row = measured.pop(f"{cells['backbone']}, {cells['`--tune`']}, {cells['pixels']} px, {method}")
+                assert cells[method] == f"{row['images/s']:,.0f} ({row['× bare']:.2f} ×)"
+                assert memory == f"{row['peak GiB']:.1f}"
+        assert all(", head," in name for name in measured)
 
 
 STUDIES = {
@@ -331,7 +354,11 @@ STUDIES = {
         [*(partial(scores.score_rows, method=name) for name in ("erm", "medic++") * 2), *[scores.calibration_rows] * 3],
     ),
     "What `medic watch` says in a new domain": (watch, [watch.alarm_rows] * 2 + [watch.error_rows] * 2),
-    "Transformers at 224 pixels": (backbones, [backbones.result_rows, backbones.difference_rows]),
+    "Transformers at 224 pixels": (
+        backbones,
+        [backbones.result_rows, backbones.difference_rows, backbones.pair_rows],
+    ),
+    "MobileNetV2 at 160 pixels": (backbones, [backbones.result_rows]),
     "Every class unknown in turn": (class_splits, [class_splits.split_rows, class_splits.spread_rows]),
 }
 
@@ -389,3 +416,15 @@ def test_the_systems_that_the_page_compares(heading):
     printed = [" ".join(row[title] for title in titles) for row in systems.system_rows(own)]
     assert [" ".join(line.split()) for line in lines] == [line.replace(OF_ALL_ROWS, "") for line in printed]
     assert printed
+
+
+def test_runs_that_were_trained_again_are_the_same():
+    first, again = (
+        {
+            tuple(record[name] for name in (*backbones.GROUP, "target", "seed")): record
+            for record in packed.read_records(Path(f"benchmarks/records/{name}.jsonl.gz"))
+        }
+        for name in ("backbones", "backbones_again")
+    )
+    assert len(again) == 17
+    assert all(record == first[key] for key, record in again.items())

@@ -15,7 +15,7 @@ from benchmarks.fuzz.harness import Door, Fault, command
 from benchmarks.fuzz.small_run import copy, make_runs, settings
 
 PROPERTIES = (
-    "seal", "settings", "records", "description", "metrics", "record", "predictions", "splits", "domains", "score",
+    "seconds", "settings", "records", "description", "metrics", "record", "predictions", "splits", "domains", "score",
     "preprocessing", "model",
 )  # fmt: skip
 TEXTS = (

@@ -17,7 +17,8 @@ from benchmarks.study.methods import METHODS
 from benchmarks.study.runs import Records, Run, make_run, read_runs
 from medic import openset
 from medic.config.files import load_yaml
-from medic.config.resolve import Plan, open_once, resolve
+from medic.config.plan import Plan
+from medic.config.resolve import open_once, resolve
 from medic.data import Dataset, benchmark
 from medic.evaluation.evaluator import Evaluator
 from medic.evaluation.selection import without_target
@@ -129,7 +130,7 @@ def train(
         losses += trainer.step()
         for average in by_name.values():
             average.update(weights, iteration / iterations)
-            if average.asks(iteration, iterations):
+            if average.close_due(iteration, iterations):
                 losses += trainer.wait()
                 average.close(evaluator.validation()["domain_loss"], iteration)
                 model.train()

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from medic.config.resolve import Plan
+from medic.config.plan import Plan
 from medic.data import Dataset, Problem
 from medic.errors import MedicError, check_choice
 from medic.evaluation.evaluator import LabelledOutputs

@@ -120,7 +120,7 @@ def _output_folder(arguments: Namespace) -> Path:
         raise MedicError(
             "--output requires a threshold: add --accept, --left-out, --threshold, --cost, --labels or --images"
         )
-    if output.is_dir() and any(output.iterdir()) and not is_model(output):  # a run is no model without its run
+    if output.is_dir() and any(output.iterdir()) and not is_model(output):  # a run is not a saved model either
         raise MedicError(f"--output {output} contains other files: choose a new folder, or one with a saved model")
     return output
 

@@ -81,7 +81,7 @@ def run(arguments: Namespace) -> int:
 
 def _summary(schedule: "Schedule", output: Path, waits: bool) -> str:
     """Summarise how many runs have finished: in total, before this command, and by this command."""
-    from medic.runs.progress import duration  # deferred, because it imports rich, which would slow down `--help`
+    from medic.utils.progress import duration  # deferred, because it imports rich, which would slow down `--help`
 
     before, now = len(schedule.finished), len(schedule.done)
     line = f"{before + now} of {runs_are(len(schedule.jobs))} finished in {output}"

@@ -166,8 +166,7 @@ def resolve_data(
 ) -> DataConfig:
     """Resolve the data settings against the domains and classes of a dataset.
 
-    `size` is the image side length in pixels. `default_augment` is the augmentation for a benchmark
-    that has none of its own.
+    `size` is the image side length in pixels. A benchmark without its own augmentation uses `default_augment`.
     """
     from medic.data import Generated, describe_augmentation
 
@@ -225,7 +224,7 @@ def resolve_size(image_size: int | None, bench: "Benchmark", backbone: str) -> i
     return image_size or (None if is_sized(backbone) else bench.image_size) or native_size(backbone)
 
 
-def _resolve_augmentation(settings: Mapping[str, Any], bench: "Benchmark", default: str) -> "Augmentation":
+def _resolve_augmentation(settings: Mapping[str, Any], bench: "Benchmark", default_augment: str) -> "Augmentation":
     from medic.data import make_augmentation
 
     augment, views = settings["augment"], settings["train_views"]
@@ -237,7 +236,7 @@ def _resolve_augmentation(settings: Mapping[str, Any], bench: "Benchmark", defau
                 f"--augment {augment!r} has no effect with --tune head and a single view: add --train-views N"
             )
         return make_augmentation("none")
-    augmentation = make_augmentation(augment or bench.augment or default)
+    augmentation = make_augmentation(augment or bench.augment or default_augment)
     if views > 1 and augmentation == make_augmentation("none"):
         raise MedicError(
             f"--train-views {views} requires augmentation, or all views are equal: add --augment, or omit --train-views"

@@ -34,14 +34,17 @@ class EvaluationSettings(TypedDict, total=False):
     evaluate_every: Annotated[
         int,
         setting(
-            "iterations between evaluations", default_rule="300, or a fifth of a short run", limits=COUNT, takes="N"
+            "iterations between evaluations",
+            default_rule="300, or a fifth of a short run but at least 20",
+            limits=COUNT,
+            takes="N",
         ),
     ]
     checkpoint_every: Annotated[
         int,
         setting(
             "iterations between checkpoints",
-            default_rule="once a minute and at every evaluation",
+            default_rule="once a minute and after every evaluation",
             limits=COUNT,
             local=True,
             takes="N",
@@ -71,7 +74,7 @@ class EvaluationConfig:
     threshold: str
     evaluate_every: int
     checkpoint_every: int | None
-    """None to write a checkpoint once a minute and at every evaluation."""
+    """None to write a checkpoint once a minute and after every evaluation."""
     views: int
     all_scores: bool
     save_features: bool
@@ -94,7 +97,7 @@ def resolve_evaluation(
         raise MedicError(f"score {name!r} requires a logit for the unknown class: add --objective onering")
     rule = check_choice("threshold rule", settings["threshold"] or ("hard" if score.rejects else "source"), RULES)
     RULES[rule].check(score)
-    every = 300 if iterations >= 1500 else max(1, iterations // 5)
+    every = 300 if iterations >= 1500 else max(20, iterations // 5)
     return EvaluationConfig(
         score=name,
         threshold=rule,

@@ -6,12 +6,11 @@ Everything is resolved and checked before any image is read or any file is writt
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
 
-import torch
-
+from medic.config.checks import check_plan
 from medic.config.config import Config
 from medic.config.data import DataConfig, resolve_data, resolve_size
 from medic.config.draws import domainbed_draws
@@ -20,15 +19,14 @@ from medic.config.execution import ExecutionConfig
 from medic.config.imports import execute, local_code, local_entries
 from medic.config.model import find_backbone, resolve_model
 from medic.config.objective import (
-    check_networks,
-    check_penalty,
     find_objective,
     parse_hparams,
     resolve_objective,
     trains_ova,
 )
 from medic.config.optim import OptimConfig, resolve_optim
-from medic.config.parts import Parts, assign_hparams, find_parts, fit_strategy, search_ranges
+from medic.config.parts import assign_hparams, find_parts, fit_strategy, search_ranges
+from medic.config.plan import Plan
 from medic.config.protocols import PROTOCOLS
 from medic.config.run import RunConfig
 from medic.config.settings import DEFAULTS, SETTINGS, check_settings, known_setting
@@ -39,14 +37,12 @@ from medic.data import BENCHMARK_GROUP, Benchmark, LazyDataset, benchmark
 from medic.errors import MedicError, check_choice, warn
 from medic.methods import METHOD_GROUP, METHODS, find_method
 from medic.models import find_weights, has_batch_norm
-from medic.objectives import OBJECTIVES, PENALTIES
-from medic.openset.registry import SCORE_GROUP, get_score
+from medic.objectives import PENALTIES
+from medic.openset.registry import SCORE_GROUP
 from medic.strategies import InnerLoop
 from medic.systems.base import Method, Rate
 from medic.tasks import GridSpec
-from medic.training import Precision, emulates_bf16, pick_device, pick_precision
-from medic.utils.parts import Law
-from medic.utils.plugins import Plugin
+from medic.training import emulates_bf16, pick_device
 
 _RATES = frozenset({"lr", "momentum", "weight_decay", "head_lr_scale"})
 """Preset values that are tuned for the method's own optimizer."""
@@ -74,55 +70,6 @@ def open_once() -> OpenDataset:
         return datasets[key]
 
     return find
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A run that is ready to be built: its configuration, and the objects that the configuration names."""
-
-    config: Config
-    user_settings: Mapping[str, Any]
-    """The settings as the user wrote them."""
-    method: Method
-    benchmark: Benchmark
-    dataset: LazyDataset
-    """The dataset, whose images are listed but not yet read."""
-    start: str
-    """Name of the starting point."""
-    grid: GridSpec
-    parts: Parts
-    search: Mapping[str, Law]
-    """Search ranges of the hyperparameters."""
-    weights: Path | None
-    """File with the backbone weights. None for random initialisation."""
-    plugins: tuple[Plugin, ...]
-    """Code outside this package that the run uses."""
-
-    @property
-    def seed(self) -> int:
-        """The seed for all random numbers."""
-        return self.config.run.seed
-
-    @property
-    def device(self) -> torch.device:
-        """The device to train on."""
-        return pick_device(self.config.execution.device)
-
-    @property
-    def precision(self) -> Precision:
-        """The network precision on this device."""
-        return pick_precision(self.config.execution.precision, self.device)
-
-    @property
-    def batch_size(self) -> int:
-        """Number of images per task."""
-        return self.config.tasks.batch_size
-
-    @property
-    def networks(self) -> int:
-        """Number of networks in the model."""
-        several = OBJECTIVES[self.config.objective.objective].networks == "domain"
-        return len(self.config.data.sources) if several else 1
 
 
 def resolve(settings: Mapping[str, Any], open_dataset: OpenDataset = open_dataset) -> Plan:
@@ -185,7 +132,7 @@ def resolve(settings: Mapping[str, Any], open_dataset: OpenDataset = open_datase
         weights=None,
         plugins=tuple(dict.fromkeys((*imported, *installed, *local))),
     )
-    _check(plan)
+    check_plan(plan)
     if model.weights is None:
         return plan
     return replace(plan, weights=find_weights(backbone, model.weights))  # last, because this may download a file
@@ -319,83 +266,3 @@ def _works(method: Method, domains: int, classes: int) -> bool:
     except MedicError:
         return False
     return True
-
-
-def _check(plan: Plan) -> None:
-    """Raise an error for settings that do not work together or have no effect."""
-    config, parts = plan.config, plan.parts
-    if "momentum" in plan.user_settings and config.optim.optimizer != "sgd":
-        raise MedicError(f"--momentum requires --optimizer sgd, got {config.optim.optimizer!r}")
-    if parts.penalty is not None:
-        check_penalty(parts.penalty.name, plan.grid, plan.batch_size, config.model.head_kind, plan.networks)
-    if OBJECTIVES[parts.objective.name].networks == "domain":
-        check_networks(parts.objective.name, plan.grid, config.data.sources)
-    for part in parts:
-        if part.name not in ("ce", "ova") and part is not parts.objective:
-            part.build()  # checks the hyperparameters
-    losses = [loss.build() for loss in parts.losses]
-    parts.objective.build(losses=losses, change=None if parts.change is None else parts.change.build())
-    for callback in parts.callbacks:
-        callback.build().check(parts.objective.kind, plan.grid)  # type: ignore[arg-type]
-    _check_score(plan)
-    _check_speed(plan)
-
-
-def _check_recompute(plan: Plan) -> None:
-    """Raise an error if the network does not support recomputation in the backward pass."""
-    config, parts = plan.config, plan.parts
-    layer = f"layer {parts.layer.name!r}" if parts.layer is not None else None
-    if config.model.head_alone:
-        raise MedicError("--recompute has no effect with --tune head: omit --recompute")
-    if config.execution.compile == "on":
-        raise MedicError("--compile on and --recompute cannot be combined: omit one of them")
-    if parts.second_order:
-        raise MedicError(
-            f"--recompute does not support the second derivatives of method {plan.method.name!r}: add --order first"
-        )
-    if part := layer or parts.inspecting:
-        raise MedicError(
-            f"--recompute does not support {part}, which accesses the inside of the backbone: omit --recompute"
-        )
-    if config.model.batch_norm != "frozen" and has_batch_norm(config.model.backbone, config.data.image_size):
-        raise MedicError("--recompute would update batch-norm statistics twice: add --batch-norm frozen")
-
-
-def _check_score(plan: Plan) -> None:
-    """Raise an error if a score reads the weights of a single head but the model has several networks."""
-    score = plan.config.evaluation.score
-    if "head" in get_score(score).needs and plan.networks > 1:
-        several = f"method {plan.method.name!r} trains several"
-        raise MedicError(f"score {score!r} requires a single head, but {several}: use --score energy")
-
-
-def _check_speed(plan: Plan) -> None:
-    """Raise an error if a method does not support a compiled or frozen network."""
-    config, parts = plan.config, plan.parts
-    if config.execution.compile == "on":
-        if parts.second_order:
-            name = plan.method.name
-            raise MedicError(
-                f"--compile on: torch.compile does not support second derivatives, which method {name!r} uses"
-            )
-        if parts.inspecting:
-            raise MedicError(
-                f"--compile on does not support {parts.inspecting}, which accesses the inside of the network"
-            )
-    if config.execution.recompute:
-        _check_recompute(plan)
-    if not config.model.head_alone:
-        return
-    if config.execution.compile == "on":
-        raise MedicError("--compile on has no effect with --tune head, whose network is a single layer: omit --compile")
-    if config.optim.layer_decay < 1:
-        raise MedicError("--layer-decay has no effect with --tune head, which trains no blocks: omit --layer-decay")
-    if config.optim.head_first:
-        raise MedicError("--head-first has no effect with --tune head, which trains only the head: omit --head-first")
-    if config.evaluation.views > 1:
-        raise MedicError(f"--views {config.evaluation.views} has no effect on a frozen backbone: omit --views")
-    layer = f"layer {parts.layer.name!r}" if parts.layer is not None else None
-    if part := layer or parts.inspecting:
-        raise MedicError(f"{part} works inside the backbone, which --tune head freezes: use --tune all")
-    if plan.networks > 1:
-        raise MedicError(f"objective {parts.objective.name!r} uses several backbones: use --tune all")

@@ -95,6 +95,7 @@ STARTS: Mapping[str, Start] = {
         schedule="cosine",
         clip_norm=1.0,
         warmup=0.1,
+        augment="strong",
     ),
     "frozen backbone": Start(when="`--tune head`", batch_norm="local", iterations=300, rate=3.0),
 }

@@ -26,10 +26,11 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "medic"
 
 
-def cached(name: str, build: Callable[[], Arrays]) -> Arrays:
+def cached(name: str, build: Callable[[], Arrays], part: bool = False) -> Arrays:
     """Return the arrays cached under `name`, or build and cache them if the file is missing or damaged.
 
-    Only one process builds the arrays while others wait, because concurrent builds may not fit into memory.
+    Only one process builds the arrays while others wait, because concurrent builds may not fit into memory. Use `part`
+    for a part of other cached arrays: if the cache cannot be written, the warning about these is enough.
     """
     path = cache_directory() / f"{name}.npz"
     if (stored := _read(path)) is not None:
@@ -48,8 +49,16 @@ def cached(name: str, build: Callable[[], Arrays]) -> Arrays:
             with atomic_write(path) as file:
                 np.savez(file, **arrays)  # type: ignore[arg-type]
         except OSError as error:
-            warn(f"could not cache {name}: {path.parent} is not writable ({error.strerror})")
+            if not part:
+                warn(f"could not cache {name}: {path.parent} is not writable ({error.strerror})")
     return arrays
+
+
+def remove_parts(name: str) -> None:
+    """Remove the cached parts of the arrays `name`, whose names begin with `NAME-`."""
+    for path in cache_directory().glob(f"{name}-*"):
+        with suppress(OSError):  # another process may have removed it
+            path.unlink()
 
 
 def _read(path: Path) -> Arrays | None:

@@ -31,7 +31,8 @@ class ClassSplit:
     def __post_init__(self) -> None:
         if len(self.known) < 2:
             names = ", ".join(self.known) or "none"
-            raise MedicError(f"at least two known classes are required, got {names}: list them with --known")
+            how = "add images of other classes, or list more with --known"
+            raise MedicError(f"at least two known classes are required, got {names}: {how}")
         check_class_names(self.known)
         for domain, classes in self.partial.items():
             if not classes:

@@ -133,7 +133,7 @@ def _make_onnx(predictor: Predictor) -> tuple[bytes, Runtime]:
 
 
 def _metadata(predictor: Predictor) -> dict[str, Any]:
-    """Return the metadata of an exported file: class names, threshold, and how to prepare the input."""
+    """Return the metadata of an exported file: classes, threshold on the scale of `score`, and input preparation."""
     side = predictor.decoded
     how = (
         f"RGB, EXIF rotation applied, resized to {side} × {side} pixels with Pillow's bilinear filter, "
@@ -144,7 +144,7 @@ def _metadata(predictor: Predictor) -> dict[str, Any]:
         "classes": list(predictor.classes),
         "input": how,
         "score": predictor.score.name,
-        "threshold": predictor.threshold._asdict(),
+        "threshold": {"rule": predictor.threshold.rule, "value": predictor.threshold.display_value},
         "provenance": predictor.description.get("provenance", {}),
     }
 

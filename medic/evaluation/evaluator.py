@@ -75,6 +75,11 @@ class Evaluator:
     score: openset.Score
     rule: str
 
+    @property
+    def images(self) -> int:
+        """The number of images that `record` evaluates."""
+        return len(self.problem.train) + sum(map(len, measured(self.problem).values()))
+
     def infer(self, samples: Samples, features: bool) -> LabelledOutputs:
         """Return the model's outputs for samples, with backbone features if requested."""
         output = self.inference(samples.indices, features)

@@ -34,7 +34,7 @@ def _chance_limit(record: Record) -> float | None:
 def describe_chance(record: Record) -> str:
     """Describe the validation accuracy of a record that is at chance."""
     accuracy, chance = (f"{100 * record['validation'][key]:.1f}%" for key in ("class_acc", "chance_acc"))
-    return f"validation accuracy {accuracy} is not significantly above chance ({chance})"
+    return f"class-averaged validation accuracy {accuracy} is not significantly above chance ({chance})"
 
 
 def learning_failure(records: Records, selected: int) -> str:

@@ -221,8 +221,9 @@ def _misshapen(
     name: str, path: Path, key: str, state: Mapping[str, Tensor], expected: Tensor, size: int | None = None
 ) -> MedicError:
     shapes = f"{tuple(state[key].shape)}, but backbone {name} expects {tuple(expected.shape)}"
-    other = "" if size is None else f", or omit --image-size {size}"
-    return MedicError(f"tensor {key!r} in weights {path} has shape {shapes}: {_fitting(state)}{other}")
+    native = size is not None and (key, state[key].shape) in _shapes(name)
+    way = f"omit --image-size {size}" if native else _fitting(state)
+    return MedicError(f"tensor {key!r} in weights {path} has shape {shapes}: {way}")
 
 
 def _fitting(state: Mapping[str, Tensor]) -> str:

@@ -28,6 +28,8 @@ def find_weights(backbone: str, weights: str) -> Path:
     """
     if Path(weights).is_file():
         return Path(weights)
+    if Path(weights).is_dir():
+        raise MedicError(f"weights {weights} is a folder: pass a file in it")
     if backbone in OURS:
         raise MedicError(f"weights {weights} not found; {backbone} has no named weights, so pass a file")
     check_weights_file(weights)

@@ -59,8 +59,8 @@ def _count_features(name: str, module: nn.Module, channels: int, size: int) -> i
             features = module(torch.zeros(1, channels, size, size, device=device))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise MedicError(
-            f"network {name!r} does not accept images of {channels} × {size} × {size} ({first_line(error)}): use a "
-            "different --image-size"
+            f"network {name!r} does not accept images of {channels} × {size} × {size} ({first_line(error)}): it must "
+            "map images to features of shape (samples, features); if it needs another size, use --image-size"
         ) from error
     if not isinstance(features, Tensor) or features.dim() != 2:
         kind = f"a tensor of shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__

@@ -112,9 +112,9 @@ def _insert_adapters(backbone: nn.Module, tune: Tune) -> None:
             "tune 'adapters' requires a backbone with linear layers in attention or MLP blocks, such as a transformer: "
             "use --tune norm or last:N"
         )
-    widest = min(min(layer.in_features, layer.out_features) for _, _, layer in layers)
-    if tune.rank > widest:
-        raise MedicError(f"rank {tune.rank} exceeds the {widest} features of a layer: use --lora-rank {widest} or less")
+    width = min(min(layer.in_features, layer.out_features) for _, _, layer in layers)
+    if tune.rank > width:
+        raise MedicError(f"rank {tune.rank} exceeds the {width} features of a layer: use --lora-rank {width} or less")
     for part, name, layer in layers:
         setattr(part, name, LowRank(layer, tune.rank, tune.alpha, tune.dropout))
         if hasattr(part, "qkv_bias_separate"):  # otherwise, BEiT, EVA and Swin V2 use the weight without the adapter

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from medic.errors import MedicError, first_line
+from medic.errors import MedicError, unread
 
 CLASSIFIERS = ("fc.", "classifier.", "head.", "head_dist.", "aux_head.", "close_head.", "ova_head.", "last_linear.")
 """Name prefixes of classifier tensors, which backbone weights may contain."""
@@ -36,8 +36,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # its own message has many lines
         raise MedicError(f"weights {path} must be a plain state dict of tensors") from error
+    except OSError as error:
+        raise unread(path, error) from error
+    except MemoryError:
+        raise
     except Exception as error:  # torch raises many exception types for a damaged file
-        raise MedicError(f"could not read weights {path}: {first_line(error)}") from error
+        raise MedicError(f"weights {path} are damaged, or neither a safetensors nor a torch file") from error
     for key in ("state_dict", "model"):
         state = state.get(key, state) if isinstance(state, dict) else state
     if not isinstance(state, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items()):

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from medic.config.resolve import Plan
+from medic.config.plan import Plan
 from medic.data import Dataset, Images, Problem, make_augmentation
 from medic.data.cache import cache_directory
 from medic.data.images import Resident
@@ -64,10 +64,17 @@ def build_network(plan: Plan) -> Network:
     return replace(network, model=model)
 
 
-def check_network(plan: Plan) -> None:
+def check_network(plan: Plan) -> Network:
     """Build the model on the CPU to check that it accepts the weights, image size and batch size."""
     with torch.random.fork_rng(devices=[]):
-        _assembled(plan)
+        return _assembled(plan)
+
+
+def check_objective(plan: Plan, network: Network, dataset: Dataset, problem: Problem) -> None:
+    """Prepare the objective to check that it supports the network. With a frozen backbone, all objectives do."""
+    if network.frozen is None:
+        with torch.random.fork_rng(devices=[]):
+            build_objective(plan).prepare(network.model, _setup(plan, problem, dataset.images, network.preprocessing))
 
 
 def _assembled(plan: Plan) -> Network:

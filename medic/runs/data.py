@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from medic.config.data import DataConfig
-from medic.config.resolve import Plan
+from medic.config.plan import Plan
 from medic.data import Dataset, Problem, Storage, make_parts, make_problem
 from medic.data.problem import draw_shots, mislabelled
 from medic.errors import MedicError

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medic.config.files import read_settings, to_json
-from medic.config.resolve import Plan
+from medic.config.plan import Plan
 from medic.config.settings import identity
 from medic.data import Dataset
 from medic.errors import BusyError, MedicError

@@ -16,7 +16,7 @@ from medic.utils.files import file_hash, read_object
 from medic.utils.plugins import Plugin
 
 if TYPE_CHECKING:
-    from medic.config.resolve import Plan
+    from medic.config.plan import Plan
     from medic.data import Dataset
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from medic.config.imports import execute
-from medic.config.resolve import Plan
+from medic.config.plan import Plan
 from medic.config.settings import SETTINGS, check_settings
 from medic.config.sources import allow_sources, use_sources
 from medic.errors import MedicError

@@ -6,15 +6,15 @@ from pathlib import Path
 import torch
 
 from medic.config.imports import LOCAL
-from medic.config.resolve import Plan
+from medic.config.plan import Plan
 from medic.data import Dataset, Problem, Samples
-from medic.models import OURS
+from medic.models import OURS, has_batch_norm
 from medic.runs.build import build_objective
 
 MAX_LISTED = 12
 """Maximum number of names shown in a list."""
 LARGE = 128
-"""Minimum image size, in pixels, at which a timm network takes hours on a CPU."""
+"""Minimum image size, in pixels, at which a timm network is slow on a CPU."""
 
 
 def describe(plan: Plan, dataset: Dataset, problem: Problem, path: Path) -> Iterator[tuple[str, str]]:
@@ -56,7 +56,9 @@ def describe(plan: Plan, dataset: Dataset, problem: Problem, path: Path) -> Iter
     decay = f", layer decay {optim.layer_decay:g}" if optim.layer_decay < 1 else ""
     rates = f"{optim.optimizer} lr {optim.lr:g}{inner}{decay}, weight decay {optim.weight_decay:.3g}{clip}"
     augment = "" if model.head_alone and data.augment == "none" else f", augmentation {data.augment}"
-    shape = f"schedule {optim.schedule}{warmup}, batch norm {model.batch_norm}, averaging {optim.averaging}{augment}"
+    has_norm = not model.head_alone and has_batch_norm(model.backbone, data.image_size)
+    norm = f", batch norm {model.batch_norm}" if has_norm else ""
+    shape = f"schedule {optim.schedule}{warmup}{norm}, averaging {optim.averaging}{augment}"
     start = plan.start if plan.config.run.protocol is None else f"protocol {plan.config.run.protocol}"
     yield "recipe", f"{start}: {rates}, {shape}"
 
@@ -72,7 +74,7 @@ def notes(plan: Plan) -> Iterator[str]:
     if slow and plan.device.type == "cpu":
         head = "" if plan.weights is None else ", train only the head with --tune head"
         way = f"use a GPU{head}, or use a smaller network with {smaller}"
-        yield f"backbone {plan.config.model.backbone} at {size} px may take hours on a CPU: {way}"
+        yield f"backbone {plan.config.model.backbone} at {size} px is slow on a CPU: {way}"
     # An explicitly empty list, as in the runs of `medic calibrate --left-out`, is no oversight.
     if not plan.config.data.unknown and plan.user_settings.get("unknown") is None:
         how = "use --known or --split leave-one-class-out in a separate run"

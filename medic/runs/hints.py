@@ -1,6 +1,6 @@
 """Hints for runs that diverged or learned nothing."""
 
-from medic.config.resolve import Plan
+from medic.config.plan import Plan
 from medic.config.starts import STARTS
 
 SHORT = 0.1

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from medic.config.imports import LOCAL, executed
-from medic.config.resolve import Plan, resolve
+from medic.config.plan import Plan
+from medic.config.resolve import resolve
 from medic.config.settings import SETTINGS
 from medic.config.sources import allow_sources
 from medic.data import Dataset

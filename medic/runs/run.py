@@ -2,8 +2,6 @@
 
 import html
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,11 +10,12 @@ from medic.config.config import Config
 from medic.config.data import NONE
 from medic.config.files import parse_settings
 from medic.deploy.layout import DESCRIPTION, WEIGHTS
-from medic.errors import MedicError, first_line, one_line, unread
+from medic.errors import MedicError, one_line
 from medic.evaluation.learning import learning_failure
 from medic.evaluation.selection import by_evaluation, select, without_target
 from medic.metrics import DEFAULT
 from medic.runs.environment import commits, read_plugins
+from medic.runs.files import DamagedRun, RunFiles
 from medic.runs.layout import (
     CHECKPOINT,
     DONE,
@@ -31,7 +30,6 @@ from medic.runs.layout import (
     user_settings_file,
 )
 from medic.runs.records import Records
-from medic.runs.seal import Damaged, Seal, read_seal
 from medic.utils.files import is_locked, read_arrays, read_object
 from medic.utils.plugins import Plugin
 
@@ -51,14 +49,6 @@ State = Literal["finished", "learned nothing", "running", "unfinished", "failed"
 _TENSORS = ("logits", "ova_logits", "features", "unknown_logit", "label")
 
 
-class DamagedRun(MedicError):
-    """Raised if a run's file is missing or differs from what the run wrote."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        self.reason = f"{reason}: delete {path} and train the run again"
-        super().__init__(f"cannot use run {path} because {self.reason}")
-
-
 class Run:
     """A run, read from its directory.
 
@@ -69,7 +59,7 @@ class Run:
     def __init__(self, path: Path | str, unfinished: bool = False) -> None:
         """Open a finished run or, with `unfinished`, any run. Some files of an unfinished run may not exist yet."""
         self.path = Path(path)
-        self._compared: set[str] = set()
+        self._files = RunFiles(self.path)
         if not unfinished:
             check_run(self.path)
 
@@ -95,30 +85,19 @@ class Run:
         cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in row.values())
         return f"<p>{text}</p><table><tr>{head}</tr><tr>{cells}</tr></table>"
 
-    @cached_property
-    def seal(self) -> Seal:
-        """The run's duration and file checksums."""
-        with self._errors_named(DONE):
-            return read_seal(self.path)
-
     def check(self) -> None:
         """Raise an error if a file is missing or differs from what the run wrote."""
-        for name in self.seal.checksums:
-            with self._reading(name):
-                pass
+        self._files.check()
 
-    @cached_property
+    @property
     def done(self) -> bool:
         """Whether the run was finished when this property was first read."""
-        try:
-            return (self.path / DONE).exists()
-        except OSError:  # the folder cannot be opened: see `damage`
-            return False
+        return self._files.done
 
     @property
     def seconds(self) -> float:
         """The duration of the run in seconds."""
-        return self.seal.seconds
+        return self._files.seal.seconds
 
     # Configuration
 
@@ -126,15 +105,15 @@ class Run:
     def config(self) -> Config:
         """The complete configuration."""
         name = config_file(self.path)
-        with self._errors_named(name):
-            return Config.from_settings(parse_settings(self._read(name), self.path / name))
+        with self._files.errors_named(name):
+            return Config.from_settings(parse_settings(self._files.read(name), self.path / name))
 
     @cached_property
     def user_settings(self) -> dict[str, Any]:
         """The settings as the user wrote them."""
         name = user_settings_file(self.path)
-        with self._errors_named(name):
-            return parse_settings(self._read(name), self.path / name)
+        with self._files.errors_named(name):
+            return parse_settings(self._files.read(name), self.path / name)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -172,20 +151,20 @@ class Run:
 
         If the run was resumed at other commits, `commit` lists all of them as `a+b`.
         """
-        with self._errors_named(ENVIRONMENT):
-            values = json.loads(self._read(ENVIRONMENT))
+        with self._files.errors_named(ENVIRONMENT):
+            values = json.loads(self._files.read(ENVIRONMENT))
             return {**values, "commit": commits(values)}
 
     @property
     def hash(self) -> str:
         """The hash that identifies the run. It names the run directory unless `--name` is set."""
-        with self._errors_named(ENVIRONMENT):
+        with self._files.errors_named(ENVIRONMENT):
             return str(self.environment["run"])
 
     @property
     def plugins(self) -> list[Plugin]:
         """The external code that the run used, with its hashes. Reading this property executes nothing."""
-        with self._errors_named(ENVIRONMENT):
+        with self._files.errors_named(ENVIRONMENT):
             return read_plugins(self.environment)
 
     # State
@@ -245,14 +224,14 @@ class Run:
     @cached_property
     def records(self) -> Records:
         """All evaluations in order; empty for an unfinished run."""
-        with self._errors_named(RECORDS):
-            lines = self._read(RECORDS).splitlines() if self.done else []
-            return Records(lines, lambda: self._errors_named(RECORDS))
+        with self._files.errors_named(RECORDS):
+            lines = self._files.read(RECORDS).splitlines() if self.done else []
+            return Records(lines, lambda: self._files.errors_named(RECORDS))
 
     @cached_property
     def environments(self) -> tuple[int, ...]:
         """The indices of the target domains, as used in DomainBed's keys (`env0_in_acc`)."""
-        with self._errors_named(RECORDS):
+        with self._files.errors_named(RECORDS):
             return tuple(self.records[-1]["args"]["test_envs"])
 
     @cached_property
@@ -260,8 +239,8 @@ class Run:
         """The model's provenance, or an empty mapping if the model was deleted to save space."""
         if not self.done or not (self.path / DESCRIPTION).exists():
             return {}
-        with self._errors_named(DESCRIPTION):
-            return dict(json.loads(self._read(DESCRIPTION))["provenance"])
+        with self._files.errors_named(DESCRIPTION):
+            return dict(json.loads(self._files.read(DESCRIPTION))["provenance"])
 
     @cached_property
     def hidden_records(self) -> list[dict[str, Any]]:
@@ -273,13 +252,13 @@ class Run:
         """The index of the evaluation selected by source validation."""
         if "record" in self._provenance:
             return int(self._provenance["record"])
-        with self._errors_named(RECORDS):
+        with self._files.errors_named(RECORDS):
             return select(self.hidden_records)
 
     @property
     def record(self) -> dict[str, Any]:
         """The selected evaluation."""
-        with self._errors_named(RECORDS):
+        with self._files.errors_named(RECORDS):
             return self.records[self.selected]
 
     @property
@@ -295,7 +274,7 @@ class Run:
     @property
     def learning_failure(self) -> str:
         """The reason, with numbers, why the run learned nothing, or an empty string if it learned."""
-        with self._errors_named(RECORDS):
+        with self._files.errors_named(RECORDS):
             return learning_failure(self.records, self.selected)
 
     @property
@@ -305,7 +284,7 @@ class Run:
         Averaged weights are considered only if averaging is part of the method (SWAD). For any other method, this is
         the result of the same run with `--averaging none`.
         """
-        with self._errors_named(RECORDS):
+        with self._files.errors_named(RECORDS):
             return self.records[by_evaluation([self.hidden_records]).record]
 
     # Predictions and model
@@ -315,13 +294,13 @@ class Run:
         """The model description: classes, preprocessing, score, threshold, provenance."""
         from medic.deploy.model_file import read_description
 
-        with self._reading(DESCRIPTION):
+        with self._files.verified(DESCRIPTION):
             return read_description(self.path)
 
     @cached_property
     def predictions(self) -> "dict[str, NDArray[Any]]":
         """The arrays in `predictions.npz` by name. All have the same length."""
-        with self._reading(PREDICTIONS) as path:
+        with self._files.verified(PREDICTIONS) as path:
             return read_arrays(path)
 
     @property
@@ -363,7 +342,7 @@ class Run:
         from medic.utils.outputs import Output
 
         columns = self.predictions
-        with self._errors_named(PREDICTIONS):
+        with self._files.errors_named(PREDICTIONS):
             rows = columns["split"] == split
             arrays = {name: torch.from_numpy(columns[name][rows]) for name in _TENSORS if name in columns}
             domain = torch.from_numpy(np.searchsorted(self.domains, columns["domain"][rows]))
@@ -375,7 +354,7 @@ class Run:
         """The selected model on the CPU, with its classes, preprocessing, score and threshold."""
         from medic.deploy.predictor import load
 
-        with self._reading(DESCRIPTION), self._reading(WEIGHTS):
+        with self._files.verified(DESCRIPTION), self._files.verified(WEIGHTS):
             return load(self.path)
 
     @property
@@ -392,48 +371,6 @@ class Run:
     def model(self) -> "Classifier | Ensemble":
         """The selected network, in evaluation mode, on the CPU."""
         return self.predictor.network
-
-    def _read(self, name: str) -> bytes:
-        """Return the content of a file, after verifying its checksum if the run is finished."""
-        path = self.path / name
-        if not path.is_file() and path.exists():  # reading a pipe may never end
-            raise Damaged(name)
-        content = path.read_bytes()
-        if self.done:
-            self.seal.check(path, content)
-        return content
-
-    @contextmanager
-    def _reading(self, name: str) -> Iterator[Path]:
-        """Verify the checksum of a finished run's large file once, and name the file in errors."""
-        path = self.path / name
-        with self._errors_named(name):
-            if self.done and name not in self._compared:
-                self.seal.check(path)
-                self._compared.add(name)
-            yield path
-
-    @contextmanager
-    def _errors_named(self, name: str) -> Iterator[None]:
-        """Turn exceptions into one-line errors that name the file and suggest a fix."""
-        try:
-            yield
-        except Damaged as error:
-            raise DamagedRun(self.path, str(error)) from error
-        except (MedicError, MemoryError):
-            raise
-        except (LookupError, FileNotFoundError) as error:
-            if not self.done:
-                check_run(self.path)  # reports that the run is unfinished
-                raise MedicError(f"run {self.path} has finished since it was opened: open it again") from error
-            if isinstance(error, LookupError):
-                raise DamagedRun(self.path, f"its {name} is damaged ({first_line(error)})") from None
-            missing = Path(error.filename or name).name
-            raise DamagedRun(self.path, f"its {missing} is missing") from error
-        except OSError as error:
-            raise unread(error.filename or self.path / name, error) from error
-        except Exception as error:  # an untrusted file with a valid checksum can raise anything
-            raise DamagedRun(self.path, f"its {name} is damaged ({first_line(error)})") from None
 
 
 def _modified(path: Path) -> float:

@@ -1,6 +1,8 @@
 """Training of a run: iterations, evaluations, weight averaging and checkpoints."""
 
 import logging
+import math
+import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,23 +13,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from medic.config.resolve import Plan
+from medic.config.plan import Plan
 from medic.config.sources import is_live
-from medic.data import Dataset
-from medic.errors import MedicError, TrainingError, counted, first_line, one_line
+from medic.data import Dataset, Problem
+from medic.errors import MedicError, TrainingError, counted, first_line
 from medic.evaluation.learning import at_chance, describe_chance
 from medic.evaluation.selection import without_target
 from medic.metrics import DEFAULT
 from medic.runs.build import Network
 from medic.runs.directory import RunDirectory
-from medic.runs.facts import describe
 from medic.runs.hints import learning_hint, lower_rates
 from medic.runs.interrupts import Interrupts, Stopped
-from medic.runs.progress import Pause, Progress
 from medic.runs.trackers import Tracker, close_all, record_all, start_trackers
 from medic.runs.unfinished import UnfinishedRun
 from medic.training import WeightAverage, load_checkpoint
 from medic.utils import distributed, memory
+from medic.utils.progress import Pause, Progress
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class Session(UnfinishedRun):
         self,
         plan: Plan,
         dataset: Dataset,
+        problem: Problem,
         network: Network,
         directory: RunDirectory,
         run: str,
@@ -55,7 +57,7 @@ class Session(UnfinishedRun):
         """Prepare the run with hash `run`; `base` is the checkpoint to continue from when extending a run."""
         self.every, self.base = plan.config.evaluation.evaluate_every, base
         evaluations = -(-plan.config.optim.iterations // self.every)
-        super().__init__(plan, dataset, network, directory, run, evaluations, began)
+        super().__init__(plan, dataset, problem, network, directory, run, evaluations, began)
         self.losses: list[float] = []  # since the last evaluation
         self.seconds = 0.0  # per iteration, since the last evaluation or start; not part of the result
         self._saved, self._saved_at = 0, time.monotonic()
@@ -95,24 +97,24 @@ class Session(UnfinishedRun):
                     self.records.append({**record, **self.provenance()})
                 logger.info("continuing %s at iteration %d", self.base.parents[1], self.trainer.iteration)
             self._save()
-        for name, fact in describe(plan, self.dataset, self.problem, self.directory.path):
-            logger.info("%-9s %s", name, one_line(fact))
         if self.writes:
             self.trackers = start_trackers(
                 plan.config.execution.track,
                 self.directory.path,
                 self.hash,
                 plan.config,
-                self.trainer.iteration,
+                self.records[-1]["iteration"] if self.records else 0,
             )
         title = f"{plan.config.run.method} → {', '.join(plan.config.data.target) or 'all domains'}"
         with Progress(title, self.trainer.iteration, plan.config.optim.iterations, self._pauses()) as progress:
+            self.evaluator.inference.on_images = progress.count_images
             self._train(interrupts, progress)
             with progress.pause("evaluating"):
                 self._finish(interrupts)
         self._report(progress.speed)
         if interrupts.received:
-            raise Stopped("stopped; the run had already finished", interrupts.received)
+            how = f"print its results with: medic table {shlex.quote(str(self.directory.path))}"
+            raise Stopped(f"the run finished before it could be stopped; {how}", interrupts.received)
 
     def _train(self, interrupts: Interrupts, progress: Progress) -> None:
         """Train until the last iteration, then average the weights."""
@@ -138,44 +140,63 @@ class Session(UnfinishedRun):
         """
         start, iterations = self.trainer.iteration, self.plan.config.optim.iterations
         evaluations = -(-iterations // self.every) - start // self.every if start < iterations else 0
+        evaluations += self._evaluation_due()
         if self.averaging is None:
             return {"evaluating": evaluations + 1}
-        asks = sum(self.averaging.asks(iteration, iterations) for iteration in range(start + 1, iterations + 1))
-        return {"evaluating": evaluations + 2, **({"validating": asks} if asks else {})}
+        validations = sum(self.averaging.close_due(iteration, iterations) for iteration in range(start, iterations + 1))
+        return {"evaluating": evaluations + 2, **({"validating": validations} if validations else {})}
 
     def _iterate(self, interrupts: Interrupts, progress: Progress) -> None:
+        """Train until the last iteration, with evaluations, checkpoints and validations for the weight average.
+
+        A checkpoint may have been saved just before an evaluation, so the loop starts with what is due.
+        """
         trainer, iterations = self.trainer, self.plan.config.optim.iterations
         trainer.model.train()
         began, started = progress.training, trainer.iteration
-        while trainer.iteration < iterations:
-            self.losses += trainer.step()
-            if self.averaging is not None:
-                self._update(self.averaging, progress)
-            progress.advance(trainer.iteration, self.losses[-1] if self.losses else None)
-            evaluating = trainer.iteration == iterations or trainer.iteration % self.every == 0
-            if evaluating:
+        while True:
+            evaluating = self._evaluation_due()
+            if evaluating and trainer.iteration > started:
                 self.losses += trainer.wait()
-                self.seconds = (progress.training - began) / max(1, trainer.iteration - started)
-                with progress.pause("evaluating"):
+                self.seconds = (progress.training - began) / (trainer.iteration - started)
+            if self.averaging is not None and self.averaging.close_due(trainer.iteration, iterations):
+                images = len(self.problem.validation)
+                with self._paused_for("validating", images, interrupts, progress), self._naming_iteration():
+                    self.averaging.close(self.evaluator.validation()["domain_loss"], trainer.iteration)
+                progress.expect(self._pauses())
+            if evaluating:
+                with self._paused_for("evaluating", self.evaluator.images, interrupts, progress):
                     self._evaluate()
                 began, started = progress.training, trainer.iteration
             stopping = distributed.any_rank(interrupts.received is not None)
             if evaluating or stopping or distributed.any_rank(self._checkpoint_due()):
-                self.losses += trainer.wait()
-                with interrupts.writing:
-                    self._save()
+                self._checkpoint(interrupts)
             if stopping:
                 stopped = f"stopped at iteration {trainer.iteration}: rerun the same command to resume"
                 raise Stopped(stopped, interrupts.received or signal.SIGTERM)
+            if trainer.iteration == iterations:
+                return
+            self.losses += trainer.step()
+            if self.averaging is not None:
+                self.averaging.update(trainer.trained, trainer.iteration / iterations)
+            loss = f"{self.losses[-1]:.3f}" if self.losses else "–"
+            progress.advance(trainer.iteration, f"training  loss {loss}")
 
-    def _update(self, averaging: WeightAverage, progress: Progress) -> None:
-        """Add the current weights to the average, which also receives the validation loss if it asks for it."""
-        iteration, iterations = self.trainer.iteration, self.plan.config.optim.iterations
-        averaging.update(self.trainer.trained, iteration / iterations)
-        if averaging.asks(iteration, iterations):
-            self.losses += self.trainer.wait()
-            with progress.pause("validating"), self._naming_iteration():
-                averaging.close(self.evaluator.validation()["domain_loss"], iteration)
+    def _evaluation_due(self) -> bool:
+        """Return whether the current weights are still to be evaluated."""
+        iteration = self.trainer.iteration
+        evaluated = self.records[-1]["iteration"] if self.records else 0
+        return iteration > evaluated and (iteration % self.every == 0 or iteration == self.plan.config.optim.iterations)
+
+    @contextmanager
+    def _paused_for(self, state: Pause, images: int, interrupts: Interrupts, progress: Progress) -> Iterator[None]:
+        """Pause training to evaluate some images. Saves a checkpoint first if the last one would become too old."""
+        self.losses += self.trainer.wait()
+        ahead = progress.pause_seconds.get(state, math.inf)
+        with progress.pause(state, images):
+            if distributed.any_rank(self._checkpoint_due(ahead)):
+                self._checkpoint(interrupts)
+            yield
 
     def _average(self, averaging: WeightAverage, progress: Progress) -> None:
         """Load the averaged weights into the model, re-estimate batch-norm statistics, and evaluate.
@@ -190,14 +211,23 @@ class Session(UnfinishedRun):
                 "the validation loss did not converge, so only the last segment's weights are averaged: "
                 "raise --iterations, or use more segments with --hparams segments=N"
             )
-        with progress.pause("evaluating"):
+        with progress.pause("evaluating", self.evaluator.images):
             self._evaluate(averaged=True)
 
-    def _checkpoint_due(self) -> bool:
+    def _checkpoint_due(self, ahead: float = 0.0) -> bool:
+        """Return whether a checkpoint is due, or will be due after an evaluation that takes `ahead` seconds."""
+        if self._saved == self.trainer.iteration:
+            return False
         every = self.plan.config.evaluation.checkpoint_every
         if every is None:
-            return time.monotonic() - self._saved_at >= CHECKPOINT_SECONDS
-        return self.trainer.iteration % every == 0
+            return time.monotonic() + ahead - self._saved_at >= CHECKPOINT_SECONDS
+        return not ahead and self.trainer.iteration % every == 0
+
+    def _checkpoint(self, interrupts: Interrupts) -> None:
+        """Save a checkpoint once every iteration launched has finished."""
+        self.losses += self.trainer.wait()
+        with interrupts.writing:
+            self._save()
 
     def _evaluate(self, averaged: bool = False) -> None:
         """Evaluate the model, and keep its weights if source validation selects them."""
@@ -260,6 +290,7 @@ class Session(UnfinishedRun):
             "records": self.records,
             "best": self.best,
             "losses": self.losses,
+            "seconds": self.seconds,
             "spent": time.monotonic() - self.began,
             "threads": torch.get_num_threads(),
             "averaging": None if self.averaging is None else self.averaging.state_dict(),
@@ -277,6 +308,7 @@ class Session(UnfinishedRun):
             if self.averaging is not None:
                 self.averaging.load_state_dict(state["averaging"], self.device)
             self.began -= state["spent"]
+            self.seconds = state.get("seconds", 0.0)  # 0.3 did not save it
             threads = state["threads"]
         except Exception as error:
             raise MedicError(f"checkpoint {path} does not match this run: delete it to restart training") from error

@@ -14,7 +14,7 @@ from medic.models.tuning import merge_adapters
 from medic.runs.build import build_network, generators_kept
 from medic.runs.reevaluate import load_run_images
 from medic.runs.run import Run
-from medic.runs.unfinished import UnfinishedRun, find_directory, finished_run
+from medic.runs.unfinished import UnfinishedRun, divide, find_directory, finished_run
 from medic.training.averaging import RunningMean
 from medic.training.trainer import find_trained
 from medic.utils.files import file_hash, writing
@@ -105,7 +105,8 @@ def soup(
             directory.check_named(plan, run)  # again, because another process may have taken the name in the meantime
             if directory.done:
                 return finished_run(directory)
-            Soup(plan, dataset, build_network(plan), directory, run, len(ordered), began).make(ordered)
+            problem = divide(plan, dataset)
+            Soup(plan, dataset, problem, build_network(plan), directory, run, len(ordered), began).make(ordered)
         made = Run(directory.path)
         if made.learning_failure:
             logger.warning("soup %s learned nothing: %s", made.path, made.learning_failure)

@@ -29,11 +29,11 @@ class Tracker(Protocol):
 class TensorBoard:
     """TensorBoard event files in the run directory, for `tensorboard --logdir`."""
 
-    def __init__(self, path: Path, run: str, config: Config, iteration: int) -> None:
+    def __init__(self, path: Path, run: str, config: Config, recorded: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # Drop events from iterations that the resumed run repeats.
-        self._writer = SummaryWriter(str(path / "tensorboard"), purge_step=iteration + 1 if iteration else None)
+        # Drop events from evaluations that the resumed run repeats.
+        self._writer = SummaryWriter(str(path / "tensorboard"), purge_step=recorded + 1)
 
     def record(self, record: Mapping[str, Any]) -> None:
         """Write every number."""
@@ -49,7 +49,7 @@ class TensorBoard:
 class WeightsAndBiases:
     """A Weights & Biases run. Project, mode and API key come from the `WANDB_*` environment variables."""
 
-    def __init__(self, path: Path, run: str, config: Config, iteration: int) -> None:
+    def __init__(self, path: Path, run: str, config: Config, recorded: int) -> None:
         import wandb
 
         project = os.environ.get("WANDB_PROJECT", "medic")
@@ -75,7 +75,7 @@ class WeightsAndBiases:
 class MLflow:
     """An MLflow run. The server address comes from the `MLFLOW_*` environment variables."""
 
-    def __init__(self, path: Path, run: str, config: Config, iteration: int) -> None:
+    def __init__(self, path: Path, run: str, config: Config, recorded: int) -> None:
         import mlflow
 
         self._client = mlflow.MlflowClient()

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from medic.config.resolve import Plan, resolve
-from medic.errors import memory_checked
-from medic.runs.build import build_network, check_network, generators_kept
+from medic.config.plan import Plan
+from medic.config.resolve import resolve
+from medic.errors import memory_checked, one_line
+from medic.runs.build import build_network, check_network, check_objective, generators_kept
 from medic.runs.data import load_images, peek_images
 from medic.runs.extend import check_extension, extended
 from medic.runs.facts import describe, notes
@@ -58,9 +59,12 @@ def train(
         run, directory = find_directory(plan, dataset)
         if directory.done:
             return _checked(finished_run(directory), plan)
-        session = Session(plan, dataset, network, directory, run, watch, began, base)
+        problem = divide(plan, dataset)
+        for name, fact in describe(plan, dataset, problem, directory.path):
+            logger.info("%-9s %s", name, one_line(fact))
         for line in notes(plan):
             logger.info(line)
+        session = Session(plan, dataset, problem, network, directory, run, watch, began, base)
         # Several processes must stop together, after an iteration.
         late = session.describe_late if distributed.world() == 1 else None
         interrupts = Interrupts("saving a checkpoint and stopping after this iteration or evaluation", late)
@@ -77,10 +81,11 @@ def describe_plan(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the facts and notes that a run reports before training. Checks all settings and writes nothing."""
     with memory_checked(), _threads_restored():
         plan, _ = _prepare(settings)
-        check_network(plan)
         dataset = peek_images(plan)
+        problem = divide(plan, dataset)
+        check_objective(plan, check_network(plan), dataset, problem)
         _, directory = find_directory(plan, dataset)
-        facts = list(describe(plan, dataset, divide(plan, dataset), directory.path))
+        facts = list(describe(plan, dataset, problem, directory.path))
         if directory.done:
             facts.append(("state", "finished: nothing left to train"))
         elif directory.started:

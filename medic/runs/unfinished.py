@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from medic import openset
 from medic.config.data import NONE
-from medic.config.resolve import Plan
+from medic.config.plan import Plan
 from medic.data import Dataset, Problem
 from medic.deploy.model_file import HeldOut, describe_preprocessing, keep_known, write_model
 from medic.errors import MedicError
@@ -74,6 +74,7 @@ class UnfinishedRun:
         self,
         plan: Plan,
         dataset: Dataset,
+        problem: Problem,
         network: Network,
         directory: RunDirectory,
         run: str,
@@ -84,8 +85,8 @@ class UnfinishedRun:
         self.plan, self.dataset, self.network, self.directory, self.hash = plan, dataset, network, directory, run
         self.device = plan.device
         self.writes = distributed.rank() == 0
-        self.problem = divide(plan, dataset)
-        self.trainer = build_trainer(plan, dataset, self.problem, network)
+        self.problem = problem
+        self.trainer = build_trainer(plan, dataset, problem, network)
         self.rule = plan.config.evaluation.threshold
         inference = self.trainer.inference(self._compiles_evaluation(evaluations), plan.config.evaluation.views)
         score = openset.get_score(plan.config.evaluation.score)

@@ -10,12 +10,12 @@ from typing import Any
 from medic.config.config import Config
 from medic.errors import MedicError, counted
 from medic.results.runs import find_runs
-from medic.runs.progress import duration
 from medic.runs.run import Run
 from medic.sweeps.executors import Executor
 from medic.sweeps.overview import Overview
 from medic.sweeps.schedule import Schedule
 from medic.sweeps.sweep import Job
+from medic.utils.progress import duration
 
 
 def launch(

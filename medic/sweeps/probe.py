@@ -23,7 +23,7 @@ def plan_probe(
     """Return the runs for a probe, and the methods it skips with the reason for each.
 
     By default, a probe trains every method that can train a head on this data and skips the others. Methods chosen by
-    the user are never skipped.
+    the user are never skipped. Each domain in `target` is the target in turn.
     """
     from medic.methods import METHODS  # here, because it imports torch
 
@@ -35,9 +35,10 @@ def plan_probe(
             raise MedicError(f"a probe trains several {name}s: use --{name}s")
     shared = {"target": EACH, "output": OUTPUT, **settings, "tune": "head", "all_scores": True}
     target = shared.pop("target")
+    targets = target if isinstance(target, list) else [target]
     planner, jobs, left_out = Planner(), list[Job](), dict[str, str]()
     for method in methods or METHODS:
-        sweep = Sweep({**shared, "method": method}, {"target": [target], "seed": list(seeds)})
+        sweep = Sweep({**shared, "method": method}, {"target": targets, "seed": list(seeds)})
         try:
             jobs += sweep.jobs(planner)
         except MedicError as error:

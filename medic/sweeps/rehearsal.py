@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from medic.config.resolve import Plan, open_once, resolve
+from medic.config.plan import Plan
+from medic.config.resolve import open_once, resolve
 from medic.errors import MedicError
 from medic.runs.data import peek_images
 from medic.runs.unfinished import divide

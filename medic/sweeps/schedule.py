@@ -11,12 +11,12 @@ from medic.errors import DiskFullError, counted
 from medic.results.runs import sort_runs
 from medic.runs.interrupts import Interrupts, Stopped
 from medic.runs.layout import ERROR
-from medic.runs.progress import duration
 from medic.runs.run import Run
 from medic.sweeps.executors import Executor, Kind, Outcome
 from medic.sweeps.overview import Overview
 from medic.sweeps.sweep import Job, titles
 from medic.utils.files import make_folder, read_object, write_text, writing
+from medic.utils.progress import duration
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ from urllib.parse import unquote
 
 from medic.config.draws import SHARED
 from medic.config.objective import parse_hparams
-from medic.config.resolve import Plan, resolve
+from medic.config.plan import Plan
+from medic.config.resolve import resolve
 from medic.config.settings import SETTINGS, identity
 from medic.data.holdout import seed_hash
 from medic.errors import DiskFullError, MedicError, OutOfMemoryError, TrainingError, check_choice, first_line, lacking

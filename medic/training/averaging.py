@@ -17,6 +17,10 @@ ROUNDING = 1e-12
 """Tolerance for rounding errors in 1 - share. In floating point, 1 - 0.9 is less than 1 / 10."""
 
 
+SHORTEST = 5
+"""Minimum number of iterations in a segment of SWAD: a validation can take as long as several iterations."""
+
+
 class RunningMean:
     """The mean of all added lists of tensors. Before the first list is added, the list passed to the constructor."""
 
@@ -54,8 +58,8 @@ class WeightAverage:
         """Record the parameters after an iteration. `progress` is the completed fraction of the run."""
         raise NotImplementedError
 
-    def asks(self, iteration: int, iterations: int) -> bool:
-        """Return whether to call `close` after an iteration, counted from 1."""
+    def close_due(self, iteration: int, iterations: int) -> bool:
+        """Return whether `close` is due after an iteration, counted from 1."""
         return False
 
     def close(self, loss: float, iteration: int) -> None:
@@ -140,8 +144,8 @@ class Valley(NamedTuple):
 class Swad(WeightAverage):
     """SWAD: the mean of the parameters over the valley of the validation loss.
 
-    The run is divided into `segments`. Parameters are averaged over each segment, and all segments in the valley have
-    equal weights. The validation loss is measured at the end of each segment.
+    The run is divided into `segments` of at least `SHORTEST` iterations. Parameters are averaged over each segment, and
+    all segments in the valley have equal weights. The validation loss is measured at the end of each segment.
 
     The valley starts when the first of `converge` successive segments has the lowest loss. It ends when the loss stays
     above a threshold for `tolerance` segments. The threshold is (1 + `ratio`) times the mean loss of the segments that
@@ -167,9 +171,12 @@ class Swad(WeightAverage):
         """Whether the valley has started."""
         return self.valley is not None
 
-    def asks(self, iteration: int, iterations: int) -> bool:
-        """Return whether a segment ends after an iteration, counted from 1."""
-        return iteration * self.segments // iterations > (iteration - 1) * self.segments // iterations
+    def close_due(self, iteration: int, iterations: int) -> bool:
+        """Return whether a segment ends after an iteration, counted from 1, and has not been closed."""
+        if self.dead or iteration <= (self._queue[-1].end if self._queue else 0):
+            return False
+        segments = min(self.segments, max(1, iterations // SHORTEST))
+        return iteration * segments // iterations > (iteration - 1) * segments // iterations
 
     def update(self, parameters: Sequence[Tensor], progress: float = 1.0) -> None:
         """Add the parameters to the current segment. Call this after every iteration."""

@@ -3,20 +3,26 @@
 import hashlib
 import logging
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from medic.data import Augmentation, Dataset, Images
-from medic.data.cache import cached
+from medic.data.cache import Arrays, cached, remove_parts
 from medic.data.images import Resident, Views
 from medic.models import Backbone, Preprocessing
 from medic.training import Inference, Precision, derive
 from medic.utils.files import file_hash
 from medic.utils.outputs import Output
+from medic.utils.progress import Progress
 
 logger = logging.getLogger(__name__)
+
+CHUNK = 2048
+"""Number of images whose features are saved together. An interrupted computation resumes after the last ones."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +51,33 @@ class FrozenBackbone:
         varied = () if augmentation is None else (augmentation, view)
         key = hashlib.sha256(repr(facts + varied).encode()).hexdigest()[:16]
 
-        def build() -> dict[str, object]:
+        def build() -> Arrays:
             count = dataset.images.shape[0]
             logger.info("computing and caching features for %d images%s", count, f", view {view + 1}" if varied else "")
             images = dataset.images
             if augmentation is not None:
                 images = _Augmented(dataset, augmentation, self.preprocessing, derive(0, f"view {view}"))
             module = _Featurizer(self.backbone.module).to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-            infer = Inference(module, images, self.preprocessing, self.device, self.precision)
-            features = infer(torch.arange(count)).logits.cpu()
+            # The cache is locked, so this process computes the features for all processes.
+            infer = Inference(module, images, self.preprocessing, self.device, self.precision, shared=False)
+            parts = []
+            with Progress("features", 0, count, unit="images") as progress:
+                infer.on_images = lambda images: progress.advance(progress.completed + images, "computing")
+                for chunk in torch.arange(count).split(CHUNK):
+                    compute = partial(self._compute, infer, chunk)
+                    parts.append(cached(f"{name}-{int(chunk[0])}", compute, part=True)["features"])
+                    progress.completed = int(chunk[-1]) + 1
             module.to("cpu")  # the run trains only the head
-            return {"features": features.numpy()}
+            return {"features": np.concatenate(parts)}
 
-        arrays = cached(f"features-{key}", build)  # type: ignore[arg-type]
+        name = f"features-{key}"
+        arrays = cached(name, build)
+        remove_parts(name)
         return torch.from_numpy(arrays["features"])
+
+    @staticmethod
+    def _compute(infer: Inference, positions: Tensor) -> Arrays:
+        return {"features": infer(positions).logits.cpu().numpy()}
 
 
 def weights_identity(name: str, pool: str, weights: Path | None, seed: int) -> str:

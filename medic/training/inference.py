@@ -57,6 +57,10 @@ class Inference:
     """Number of random crops and flips to average over. All images use the same ones."""
     batch_size: int = 0
     """Number of images per forward pass. 0 means a large batch on a GPU and for frozen features, else a small one."""
+    shared: bool = True
+    """Whether all processes of distributed training share the work. Otherwise, the calling process does all of it."""
+    on_images: Callable[[int], None] | None = None
+    """Function called after launching each forward pass, with its number of images over all processes."""
 
     def __post_init__(self) -> None:
         large = self.device.type == "cuda" or self.images.shape[2:] == (1, 1)
@@ -68,8 +72,7 @@ class Inference:
     def __call__(self, indices: Tensor, features: bool = True) -> Output:
         """Return the outputs for the images at `indices`, in order, on the device.
 
-        In distributed training, all processes share the work. Pass `features=False` to drop the features, which take up
-        most of the memory.
+        Pass `features=False` to drop the features, which take up most of the memory.
         """
         while True:
             try:
@@ -92,7 +95,7 @@ class Inference:
         count = len(indices)
         draws = self._draw_views(count)
         mine = torch.arange(count)
-        mine = mine[distributed.share(count)] if count >= distributed.world() else mine
+        mine = mine[distributed.share(count)] if self.shared and count >= distributed.world() else mine
         parts = mine.split(self.batch_size)
         batches = []
         with evaluating(self.model):
@@ -101,6 +104,8 @@ class Inference:
                 self.images.expect(indices[following])
                 output = self._batch(indices[part], [view[part] for view in draws])
                 batches.append(output if features else output._replace(features=None))
+                if self.on_images is not None:
+                    self.on_images(len(part) * count // len(mine))
         joined = Output.cat(batches)
         return joined.map(lambda rows: distributed.all_gather(rows, count)) if len(mine) < count else joined
 

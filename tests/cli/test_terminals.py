@@ -181,3 +181,14 @@ def test_training_without_memory(medic, short, monkeypatch):
     assert (code, out) == (1, "")
     assert "Traceback" not in err
     assert "tried to allocate 99 bytes" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("environment", "policy"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_waiting_threads_sleep_unless_told_otherwise(environment, policy):
+    """Otherwise, two runs on the same cores would be several times slower than one after the other."""
+    code = "import os, sys; sys.argv = ['medic', 'methods']; from medic.__main__ import run; run(); "
+    code += "print(os.environ['OMP_WAIT_POLICY'])"
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    command, environment = [sys.executable, "-c", code], {**inherited, **environment}
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True).stdout
+    assert printed.splitlines()[-1] == policy

@@ -2,6 +2,9 @@
 
 import dataclasses
 import json
+import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -9,10 +12,12 @@ import pytest
 import scipy.special
 import torch
 
+import medic
 from medic.data.inputs import to_pixels
 from medic.deploy.export import export
 from medic.errors import MedicError
 from medic.openset import SCORES, Threshold
+from medic.openset.thresholds import fixed
 from tests.messages import naming
 
 
@@ -53,6 +58,31 @@ def test_onnx(trained, pixels, name, tmp_path):
     noted = session.get_modelmeta().custom_metadata_map
     assert json.loads(noted["classes"]) == list(model.classes)
     assert "36 × 36" in noted["input"]
+
+
+@pytest.mark.slow
+def test_the_program_on_the_page_decides_like_the_model(trained, images, tmp_path, capsys, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "use.md").read_text()
+    (program,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "onnxruntime" in block)
+    paths = sorted((images / "z").rglob("*.png"))  # some are rotated by their EXIF
+    scores = sorted(found.score for found in trained.predictor.predict(paths))
+    gap = max(range(3, len(scores) - 3), key=lambda i: scores[i] - scores[i - 1])  # rounding does not decide there
+    model = trained.predictor.at(fixed(trained.predictor.score, probability=(scores[gap - 1] + scores[gap]) / 2))
+    (tmp_path / "runs" / "product").mkdir(parents=True)
+    (tmp_path / "photos").mkdir()
+    monkeypatch.chdir(tmp_path)
+    medic.export(model, "runs/product/model.onnx", images=paths)
+    decided = set()
+    for path in paths:
+        shutil.copy(path, "photos/1.png")
+        exec(program, {})
+        label, score, threshold = capsys.readouterr().out.split()
+        (found,) = model.predict(path)
+        assert label == found.label
+        assert float(score) == pytest.approx(found.score, rel=1e-4)
+        assert float(threshold) == pytest.approx(model.display_threshold)
+        decided.add(label)
+    assert len(decided) > 1
 
 
 @pytest.mark.slow

@@ -83,7 +83,8 @@ def test_too_few_images_cannot_tell():
 def test_the_selected_record_decides():
     records = [record(), record(acc=0.8), record()]
     assert [bool(learning_failure(records, selected)) for selected in range(3)] == [True, False, True]
-    assert learning_failure(records, 0) == "validation accuracy 25.0% is not significantly above chance (25.0%)"
+    reason = "class-averaged validation accuracy 25.0% is not significantly above chance (25.0%)"
+    assert learning_failure(records, 0) == reason
 
 
 @pytest.mark.parametrize(("losses", "failed"), [

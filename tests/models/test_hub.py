@@ -139,6 +139,7 @@ def test_mistakes(backbone, weights, message):
     ("resnet18", "gone.pth", "weights file gone.pth not found: check the path, or use named weights, such as --weights "
      "imagenet-v1 for a ResNet"),
     ("convnet", "gone.pth", "weights gone.pth not found; convnet has no named weights, so pass a file"),
+    ("resnet18", "tests", "weights tests is a folder: pass a file in it"),
 ])  # fmt: skip
 def test_a_missing_file_of_weights(backbone, weights, message):
     with pytest.raises(MedicError) as raised:

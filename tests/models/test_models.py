@@ -123,9 +123,11 @@ class TestWeights:
         path = tmp_path / name
         with pytest.raises(MedicError, match=naming(str(path))):
             create_backbone("convnet", path)
-        path.write_bytes(b"not weights")
-        with pytest.raises(MedicError, match=naming(f"weights {path}")):
-            create_backbone("convnet", path)
+        for content in (b"not weights", b"hello"):
+            path.write_bytes(content)
+            with pytest.raises(MedicError, match=naming(f"weights {path}")) as raised:
+                create_backbone("convnet", path)
+        assert str(raised.value).endswith("are damaged, or neither a safetensors nor a torch file")
 
     @pytest.mark.parametrize(("change", "kind"), [
         (lambda t: t.int(), "torch.int32"),

@@ -33,7 +33,7 @@ def test_a_colleague_reads_what_is_trained(mini, caplog, tmp_path):
         f"device    cpu, threads {torch.get_num_threads()}, fp32",
         "training  4 iterations of 18 images (9 tasks × 2), evaluated every 2",
         f"recipe    scratch: sgd lr {run.settings['lr']:g}, inner lr 0.01, weight decay 5.56e-05, schedule step, "
-        "batch norm local, averaging swad, augmentation digits",
+        "averaging swad, augmentation digits",
     ]
 
 
@@ -53,6 +53,19 @@ def test_adapters_and_pooling_are_named(mini):
     said = facts_of(dataset=mini, method="erm", **settings)
     assert said["backbone"] == "test_vit, from scratch, 32 px, pool avg, trains adapters of rank 8"
     assert said["recipe"].endswith(", augmentation none")
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"backbone": "resnet18"}, True),
+        ({"backbone": "test_vit"}, False),
+        ({"backbone": "resnet18", "tune": "head"}, False),
+    ],
+)
+def test_batch_norm_is_named_where_there_is_any(mini, settings, named):
+    recipe = facts_of(dataset=mini, method="erm", image_size=32, **settings)["recipe"]
+    assert (", batch norm local, " in recipe) == named
 
 
 def test_a_part_of_random_weights_is_noted(mini):

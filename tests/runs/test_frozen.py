@@ -10,7 +10,8 @@ from medic.data.cache import cache_directory
 from medic.errors import MedicError
 from medic.models import create_backbone
 from medic.runs.reevaluate import recompute_outputs
-from medic.training import Inference
+from medic.training import Inference, frozen
+from medic.training.frozen import FrozenBackbone
 from tests.built import plan_of
 from tests.messages import naming
 
@@ -52,6 +53,28 @@ def test_features_are_computed_once_for_all_runs(mini, tmp_path, capsys):
     # Weights that are drawn are others for another seed.
     assert len(kept()) == 2
     assert capsys.readouterr().err.count("computing and caching features") == 2
+
+
+def test_interrupted_features_are_resumed(mini, tmp_path, monkeypatch):
+    """Stopped in the third part of the features, and started again: neither of the first two is computed again."""
+    whole = medic.train(dataset=mini, output=str(tmp_path / "whole"), **SETTINGS)
+    monkeypatch.setenv("MEDIC_CACHE", str(tmp_path / "again"))
+    monkeypatch.setattr(frozen, "CHUNK", 128)
+    compute, parts = FrozenBackbone._compute, []
+
+    def stopped(infer, positions):
+        parts.append(int(positions[0]))
+        if len(parts) == 3:
+            raise KeyboardInterrupt
+        return compute(infer, positions)
+
+    monkeypatch.setattr(FrozenBackbone, "_compute", staticmethod(stopped))
+    with pytest.raises(KeyboardInterrupt):
+        medic.train(dataset=mini, output=str(tmp_path / "parts"), **SETTINGS)
+    resumed = medic.train(dataset=mini, output=str(tmp_path / "parts"), **SETTINGS)
+    assert parts == [0, 128, 256, 256, 384]
+    assert (resumed.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
+    assert len(list((tmp_path / "again").glob("features-*.npz"))) == 1  # of the whole
 
 
 def test_features_are_computed_with_fewer_images_at_a_time_if_memory_is_short(mini, tmp_path, monkeypatch, capsys):

@@ -1,18 +1,21 @@
 """Runs that are stopped anywhere, and gone on with, are as if they never were."""
 
 import signal
+from contextlib import contextmanager
 
 import pytest
 import torch
 
 import medic
 from medic.errors import MedicError
+from medic.evaluation.evaluator import Evaluator
 from medic.methods import METHODS
 from medic.results.runs import find_runs
 from medic.results.wording import short
 from medic.runs import directory, environment
 from medic.runs.interrupts import Stopped
 from medic.training import Trainer
+from medic.utils.progress import Progress
 from tests.messages import naming
 from tests.runs.parts import in_parts
 from tests.runs.short import SHORT
@@ -50,6 +53,55 @@ def test_every_method_is_the_same_when_interrupted(method, mini, tmp_path, monke
         assert (parts.path / name).read_bytes() == (whole.path / name).read_bytes()
     losses = [[record["loss"] for record in run.records] for run in (whole, parts)]
     assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize(
+    ("averaging", "measurement", "seconds", "expected"),
+    [
+        ("tail", "record", 100, range(10)),
+        ("tail", "record", 1, [*range(10), *range(5, 10)]),
+        ("swad", "record", 100, range(10)),
+        ("swad", "validation", 100, range(10)),
+        ("swad", "validation", 1, [*range(10), *range(5, 10)]),
+    ],
+)
+def test_no_iteration_is_repeated_after_a_long_evaluation(
+    mini, tmp_path, monkeypatch, averaging, measurement, seconds, expected
+):
+    """Stopped at once in its second evaluation, or in one for the weight average: the same as if left alone.
+
+    A checkpoint is saved before an evaluation that takes more than a minute, and not before a short one.
+    """
+    settings = {"dataset": mini, "method": "erm", **SHORT, "iterations": 10, "evaluate_every": 5}
+    settings["averaging"] = averaging
+    whole = medic.train(**settings, output=str(tmp_path / "whole"))
+    measured, pause, calls = getattr(Evaluator, measurement), Progress.pause, []
+
+    def stopped(evaluator):
+        calls.append(None)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return measured(evaluator)
+
+    @contextmanager
+    def lasting(progress, state, images=0):
+        with pause(progress, state, images):
+            yield
+        progress.pause_seconds[state] = seconds
+
+    step, steps = Trainer.step, []
+    monkeypatch.setattr(Progress, "pause", lasting)
+    monkeypatch.setattr(Evaluator, measurement, stopped)
+    monkeypatch.setattr(Trainer, "step", lambda trainer: steps.append(trainer.iteration) or step(trainer))
+    with pytest.raises(KeyboardInterrupt):
+        medic.train(**settings, output=str(tmp_path / "parts"))
+    parts = medic.train(**settings, output=str(tmp_path / "parts"))
+    assert steps == list(expected)
+    for name in ("model.safetensors", "predictions.npz", "model.json"):
+        assert (parts.path / name).read_bytes() == (whole.path / name).read_bytes()
+    losses = [[record["loss"] for record in run.records] for run in (whole, parts)]
+    assert losses[0] == losses[1]
+    assert all(record["step_time"] > 1e-4 for record in parts.records)  # an iteration of this network takes longer
 
 
 def test_a_run_resumed_at_another_commit_is_of_both(mini, tmp_path, monkeypatch):

@@ -9,8 +9,6 @@ import pytest
 
 import medic
 
-KILLS = 20
-
 
 def start(settings, output):
     """Start a run in a process that is forked from one with torch imported."""
@@ -27,10 +25,15 @@ def written(output):
 
 
 @pytest.mark.slow
-def test_kills_change_nothing(folder, tmp_path):
+@pytest.mark.parametrize(
+    ("parts", "kills"),
+    [({}, 20), ({"backbone": "test_vit", "image_size": 32, "tune": "adapters"}, 10)],
+    ids=["everything", "adapters"],
+)
+def test_kills_change_nothing(folder, tmp_path, parts, kills):
     """Moments are drawn evenly over the time of a whole run: start, training, evaluation, writing of the results."""
     settings = {**folder, "method": "medic++", "iterations": 24, "evaluate_every": 8, "checkpoint_every": 3}
-    settings |= {"track": "none", "quiet": True}
+    settings |= {"track": "none", "quiet": True, **parts}
     start(settings, tmp_path / "first").join()  # also writes the store of images
     began = time.monotonic()
     start(settings, tmp_path / "whole").join()
@@ -47,5 +50,5 @@ def test_kills_change_nothing(folder, tmp_path):
         again.join()
         assert again.exitcode == 0
         assert written(output) == whole
-        if killed == KILLS:
+        if killed == kills:
             break

@@ -12,6 +12,7 @@ import medic
 from medic.data.benchmarks.own import parquet_rows
 from medic.errors import MedicError
 from medic.runs.environment import environment
+from medic.runs.session import Session
 from medic.runs.trackers import TRACKERS, scalars, start_trackers, tracker_names
 from medic.sweeps.executors.ray import connect
 from medic.sweeps.search import import_optuna
@@ -30,6 +31,27 @@ def test_tensorboard_has_every_evaluation(mini, tmp_path):
     written = [(event.step, event.value) for event in accumulator.Scalars("target/acc")]
     assert written == [(record["iteration"], pytest.approx(record["target"]["acc"])) for record in run.records]
     assert "validation/acc" in accumulator.Tags()["scalars"]
+
+
+def test_tensorboard_has_an_evaluation_once_that_was_repeated(mini, tmp_path, monkeypatch):
+    """The run is stopped after its first evaluation, and before the checkpoint that would contain it."""
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    settings = {"dataset": mini, "method": "erm", "output": tmp_path, "track": "tensorboard", **SHORT}
+    save = Session._save
+
+    def stopped(session):
+        if session.records:
+            raise KeyboardInterrupt
+        save(session)
+
+    monkeypatch.setattr(Session, "_save", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        medic.train(**settings)
+    monkeypatch.setattr(Session, "_save", save)
+    run = medic.train(**settings)
+    accumulator = events.EventAccumulator(str(run.path / "tensorboard"))
+    accumulator.Reload()
+    assert [event.step for event in accumulator.Scalars("target/acc")] == [one["iteration"] for one in run.records]
 
 
 @pytest.mark.slow

@@ -9,8 +9,9 @@ from safetensors.torch import load_file, save_file
 import medic
 from medic.errors import MedicError
 from medic.models import create_backbone
+from medic.runs.layout import CHECKPOINT
 from medic.runs.reevaluate import recompute_outputs
-from medic.training import Inference
+from medic.training import Inference, load_checkpoint
 from medic.training.trainer import Trainer
 from tests.built import plan_of
 from tests.messages import naming
@@ -47,6 +48,19 @@ def test_adapters_change_the_weights_by_a_low_rank(mini, tmp_path, weights, meth
         values = torch.linalg.svdvals(difference.double())
         assert values[RANK - 1] > 1e-7
         assert values[RANK] < 1e-6 * max(1.0, float(values[0]))
+
+
+@pytest.mark.parametrize("method", ["erm", "medic++"])
+def test_the_state_of_training_is_that_of_adapters_and_head(mini, tmp_path, weights, method):
+    """Neither the optimizer nor the weight average keeps a copy of a weight that is not trained."""
+    settings = {**SETTINGS, "method": method, "weights": str(weights), "tune": "adapters", "averaging": "tail"}
+    run = medic.train(dataset=mini, output=str(tmp_path / "runs"), **settings)
+    state = load_checkpoint(run.path / CHECKPOINT)
+    trainer = state["trainer"]
+    trained = [v.shape for name, v in trainer["model"].items() if "lora_" in name or not name.startswith("backbone.")]
+    moments = trainer["optimizer"]["state"].values()
+    assert sorted(values["exp_avg"].shape for values in moments) == sorted(trained)
+    assert sorted(tensor.shape for tensor in state["averaging"]["parameters"]) == sorted(trained)
 
 
 def test_predictions_are_those_of_the_written_model(mini, tmp_path, weights):

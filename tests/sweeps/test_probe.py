@@ -30,6 +30,11 @@ def test_random_weights_are_noted(mini):
         plan_probe({"dataset": mini, "target": "street"}, ["erm"], [0])
 
 
+def test_several_targets_are_left_out_in_turn(mini):
+    jobs, _ = plan_probe({"dataset": mini, "target": ["street", "printed"]}, ["erm"], [0])
+    assert [job.config.data.target for job in jobs] == [["street"], ["printed"]]
+
+
 def test_another_folder(mini, tmp_path):
     jobs, _ = plan_probe({"dataset": mini, "target": "street", "output": tmp_path}, ["erm"], [0])
     assert [job.directory.path.parent for job in jobs] == [tmp_path]

@@ -291,6 +291,22 @@ def test_nothing_happens_after_the_end():
     swad.close(0.1, 99)
     assert swad.dead
     assert summary(swad.state_dict()) == before
+    assert not any(swad.close_due(iteration, 200) for iteration in range(100, 201))
+
+
+@pytest.mark.parametrize(("iterations", "ends"), [(4, [4]), (10, [5, 10]), (30, [5, 10, 15, 20, 25, 30])])
+def test_a_short_run_has_few_segments(iterations, ends):
+    swad = Swad()
+    assert [i for i in range(iterations + 1) if swad.close_due(i, iterations)] == ends
+    assert sum(swad.close_due(iteration, 1000) for iteration in range(1001)) == 20
+
+
+def test_a_segment_is_closed_once():
+    swad = Swad(segments=2)
+    swad.update(one_hot(0, 1))
+    assert [swad.close_due(iteration, 10) for iteration in (0, 4, 5, 6, 10)] == [False, False, True, False, True]
+    swad.close(0.5, 5)
+    assert [swad.close_due(iteration, 10) for iteration in (5, 10)] == [False, True]
 
 
 @pytest.mark.parametrize(("numbers", "message"), [

@@ -97,13 +97,22 @@ def test_processes_agree_on_code_that_is_in_no_file(shared):
     assert len(first) == 1
 
 
-def medic(count: int, output: Path, iterations: int = 400) -> subprocess.Popen:
+def medic(count: int, output: Path, iterations: int = 400, *more: str) -> subprocess.Popen:
     """Start `medic train` in as many processes."""
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(count), "--standalone"] if count > 1 else []
     options = ["--target", "street", "--method", "medic++", "--batch-size", "2", "--iterations", str(iterations)]
-    every = ["--evaluate-every", str(iterations), "--checkpoint-every", "2", "--output", str(output)]
+    every = ["--evaluate-every", str(iterations), "--checkpoint-every", "2", "--output", str(output), *more]
     command = [sys.executable, *torchrun, "-m", "medic", "train", *options, *every]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_one_process_computes_the_features_for_all(tmp_path, monkeypatch):
+    monkeypatch.setenv("MEDIC_CACHE", str(tmp_path / "cache"))
+    process = medic(2, tmp_path / "runs", 4, "--tune", "head")
+    error = process.communicate(timeout=120)[1]
+    assert process.returncode == 0
+    assert error.count("computing and caching features") == 1
 
 
 @pytest.mark.slow

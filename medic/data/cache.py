@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,12 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "medic"
 
 
-def cached(name: str, build: Callable[[], Arrays], part: bool = False) -> Arrays:
+def cached(name: str, build: Callable[[], Arrays]) -> Arrays:
     """Return the arrays cached under `name`, or build and cache them if the file is missing or damaged.
 
-    Only one process builds the arrays while others wait, because concurrent builds may not fit into memory. Use `part`
-    for a part of other cached arrays: if the cache cannot be written, the warning about these is enough.
+    Only one process builds the arrays while others wait, because concurrent builds may not fit into memory.
     """
-    path = cache_directory() / f"{name}.npz"
+    path = _path(name)
     if (stored := _read(path)) is not None:
         return stored
     with ExitStack() as held:
@@ -46,19 +45,37 @@ def cached(name: str, build: Callable[[], Arrays], part: bool = False) -> Arrays
             return stored
         arrays = build()
         try:
-            with atomic_write(path) as file:
-                np.savez(file, **arrays)  # type: ignore[arg-type]
+            _write(path, arrays)
         except OSError as error:
-            if not part:
-                warn(f"could not cache {name}: {path.parent} is not writable ({error.strerror})")
+            warn(f"could not cache {name}: {path.parent} is not writable ({error.strerror})")
     return arrays
 
 
-def remove_parts(name: str) -> None:
-    """Remove the cached parts of the arrays `name`, whose names begin with `NAME-`."""
-    for path in cache_directory().glob(f"{name}-*"):
-        with suppress(OSError):  # another process may have removed it
-            path.unlink()
+def build_in_parts(name: str, parts: Mapping[str, Callable[[], Arrays]]) -> Arrays:
+    """Build arrays as `cached(name, …)` requires, from parts that contain some of their rows.
+
+    Finished parts are cached under `NAME-PART` until the last one is built, so that an interrupted computation resumes.
+    """
+    built, paths = [], [_path(f"{name}-{part}") for part in parts]
+    for path, build in zip(paths, parts.values(), strict=True):
+        if (arrays := _read(path)) is None:
+            arrays = build()
+            with suppress(OSError):  # `cached` reports a cache that cannot be written
+                _write(path, arrays)
+        built.append(arrays)
+    for path in paths:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+    return {key: np.concatenate([arrays[key] for arrays in built]) for key in built[0]}
+
+
+def _path(name: str) -> Path:
+    return cache_directory() / f"{name}.npz"
+
+
+def _write(path: Path, arrays: Arrays) -> None:
+    with atomic_write(path) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def _read(path: Path) -> Arrays | None:

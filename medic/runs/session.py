@@ -149,7 +149,8 @@ class Session(UnfinishedRun):
     def _iterate(self, interrupts: Interrupts, progress: Progress) -> None:
         """Train until the last iteration, with evaluations, checkpoints and validations for the weight average.
 
-        A checkpoint may have been saved just before an evaluation, so the loop starts with what is due.
+        A checkpoint may have been saved just before a validation or evaluation. The loop therefore starts with what is
+        due, and the last record tells whether the weights have been evaluated.
         """
         trainer, iterations = self.trainer, self.plan.config.optim.iterations
         trainer.model.train()
@@ -209,7 +210,7 @@ class Session(UnfinishedRun):
         if wanted and not averaging.converged:  # the default does not promise a valley
             logger.info(
                 "the validation loss did not converge, so only the last segment's weights are averaged: "
-                "raise --iterations, or use more segments with --hparams segments=N"
+                "raise --iterations"
             )
         with progress.pause("evaluating", self.evaluator.images):
             self._evaluate(averaged=True)

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from medic.data import Augmentation, Dataset, Images
-from medic.data.cache import Arrays, cached, remove_parts
+from medic.data.cache import Arrays, build_in_parts, cached
 from medic.data.images import Resident, Views
 from medic.models import Backbone, Preprocessing
 from medic.training import Inference, Precision, derive
@@ -22,7 +21,7 @@ from medic.utils.progress import Progress
 logger = logging.getLogger(__name__)
 
 CHUNK = 2048
-"""Number of images whose features are saved together. An interrupted computation resumes after the last ones."""
+"""Number of images whose features are saved together, so that an interrupted computation resumes after them."""
 
 
 @dataclass(frozen=True)
@@ -60,23 +59,21 @@ class FrozenBackbone:
             module = _Featurizer(self.backbone.module).to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
             # The cache is locked, so this process computes the features for all processes.
             infer = Inference(module, images, self.preprocessing, self.device, self.precision, shared=False)
-            parts = []
+            parts = {f"from-{chunk[0]}-to-{chunk[-1]}": chunk for chunk in torch.arange(count).split(CHUNK)}
             with Progress("features", 0, count, unit="images") as progress:
-                infer.on_images = lambda images: progress.advance(progress.completed + images, "computing")
-                for chunk in torch.arange(count).split(CHUNK):
-                    compute = partial(self._compute, infer, chunk)
-                    parts.append(cached(f"{name}-{int(chunk[0])}", compute, part=True)["features"])
-                    progress.completed = int(chunk[-1]) + 1
+                compute = partial(self._compute, infer, progress)
+                features = build_in_parts(name, {part: partial(compute, chunk) for part, chunk in parts.items()})
             module.to("cpu")  # the run trains only the head
-            return {"features": np.concatenate(parts)}
+            return features
 
         name = f"features-{key}"
-        arrays = cached(name, build)
-        remove_parts(name)
-        return torch.from_numpy(arrays["features"])
+        return torch.from_numpy(cached(name, build)["features"])
 
     @staticmethod
-    def _compute(infer: Inference, positions: Tensor) -> Arrays:
+    def _compute(infer: Inference, progress: Progress, positions: Tensor) -> Arrays:
+        """Return the features of the images at consecutive positions."""
+        progress.completed = int(positions[0])
+        infer.on_images = lambda images: progress.advance(progress.completed + images, "computing")
         return {"features": infer(positions).logits.cpu().numpy()}
 
 

@@ -62,11 +62,11 @@ def test_interrupted_features_are_resumed(mini, tmp_path, monkeypatch):
     monkeypatch.setattr(frozen, "CHUNK", 128)
     compute, parts = FrozenBackbone._compute, []
 
-    def stopped(infer, positions):
+    def stopped(infer, progress, positions):
         parts.append(int(positions[0]))
         if len(parts) == 3:
             raise KeyboardInterrupt
-        return compute(infer, positions)
+        return compute(infer, progress, positions)
 
     monkeypatch.setattr(FrozenBackbone, "_compute", staticmethod(stopped))
     with pytest.raises(KeyboardInterrupt):

@@ -1,5 +1,6 @@
 """Several processes compute the update of one."""
 
+import math
 import os
 import signal
 import socket
@@ -9,12 +10,14 @@ import time
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from medic.config.resolve import resolve
 from medic.models import HALVES, OURS
 from medic.runs.build import build_trainer
+from medic.training.frozen import CHUNK
 from medic.utils import distributed
 from medic.utils.plugins import Plugin
 from tests.built import loaded
@@ -106,13 +109,30 @@ def medic(count: int, output: Path, iterations: int = 400, *more: str) -> subpro
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+WHO_COMPUTES = """
+from pathlib import Path
+from medic.training.frozen import FrozenBackbone
+
+def computing(*arguments, compute=FrozenBackbone._compute):
+    with Path(__file__).with_suffix(".txt").open("a") as file:
+        file.write("computed ")
+    return compute(*arguments)
+
+FrozenBackbone._compute = staticmethod(computing)
+"""
+
+
 @pytest.mark.slow
 def test_one_process_computes_the_features_for_all(tmp_path, monkeypatch):
+    """Any of the two, and the other one waits: neither waits for ever."""
     monkeypatch.setenv("MEDIC_CACHE", str(tmp_path / "cache"))
-    process = medic(2, tmp_path / "runs", 4, "--tune", "head")
+    (tmp_path / "who.py").write_text(WHO_COMPUTES)
+    process = medic(2, tmp_path / "runs", 4, "--tune", "head", "--import", str(tmp_path / "who.py"))
     error = process.communicate(timeout=120)[1]
-    assert process.returncode == 0
-    assert error.count("computing and caching features") == 1
+    assert process.returncode == 0, error
+    (path,) = (tmp_path / "cache").glob("features-*.npz")
+    parts = math.ceil(len(np.load(path)["features"]) / CHUNK)
+    assert (tmp_path / "who.txt").read_text().count("computed") == parts
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import time
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import medic
 from medic.errors import MedicError
 from medic.results.runs import find_runs
 from medic.runs.interrupts import Stopped
+from medic.runs.layout import RECORDS
 from medic.sweeps.executors import make_executor
 from medic.sweeps.executors import ray as executor
 from medic.sweeps.executors.ray import Ray, collect, connect, share, store
@@ -45,15 +47,17 @@ def measured(output):
 
 
 class Then(Overview):
-    """Acts once, as soon as a run in progress has a checkpoint."""
+    """Acts once, as soon as a run in progress has a file: by default, a checkpoint."""
 
-    def __init__(self, action):
+    def __init__(self, action, file=None):
         super().__init__()
-        self._action, self.acted = action, False
+        self._action, self._file, self.acted = action, file, False
 
     def show(self, schedule, slots):
         for name in schedule.running:
-            if not self.acted and schedule.by_name[name].directory.checkpoint.exists():
+            directory = schedule.by_name[name].directory
+            file = directory.path / self._file if self._file else directory.checkpoint
+            if not self.acted and file.exists() and file.stat().st_size:
                 self.acted = True
                 self._action()
 
@@ -95,11 +99,18 @@ class TestCluster:
 
     @pytest.mark.slow
     def test_runs_in_progress_save_a_checkpoint_when_the_sweep_is_stopped(self, folder, tmp_path):
-        [job] = jobs({**folder, "iterations": 10**6, "evaluate_every": 10**6}, tmp_path)
+        [job] = jobs({**folder, "iterations": 10**6, "evaluate_every": 50}, tmp_path)
+        stopped = []
+
+        def stop():
+            stopped.append(time.time())
+            os.kill(os.getpid(), signal.SIGTERM)
+
         with pytest.raises(Stopped, match="stopped with 1 run left"):
-            Schedule([job]).run(Ray(tmp_path, "cpu", 1), Then(lambda: os.kill(os.getpid(), signal.SIGTERM)))
+            Schedule([job]).run(Ray(tmp_path, "cpu", 1), Then(stop, file=RECORDS))
         assert not job.directory.done
-        assert load_checkpoint(job.directory.checkpoint)["trainer"]["iteration"] > 0
+        assert load_checkpoint(job.directory.checkpoint)["trainer"]["iteration"] >= 50
+        assert job.directory.checkpoint.stat().st_mtime > stopped[0]
         with job.directory.locked():  # no process executes it any more
             pass
 

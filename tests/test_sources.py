@@ -36,6 +36,11 @@ def network():
     return nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.BatchNorm2d(8), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
+def tied():
+    again = nn.Conv2d(8, 8, 1)
+    return nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), again, nn.ReLU(), again, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
 def images():
     label, domain = np.tile(np.arange(6), 30), np.repeat(np.arange(3), 60)
     pixels = np.random.default_rng(0).random((180, 20, 20, 3)) * 100 + 25 * label[:, None, None, None]
@@ -72,7 +77,8 @@ def test_functions_are_recorded_by_name_and_hash(mine):
 def test_a_run_of_functions_resumes(mine, monkeypatch):
     from medic.runs import train as loop
 
-    whole = medic.train(model=mine.network, dataset=mine.images, output="whole", **QUICK)
+    settings = {"model": mine.network, "dataset": mine.images, "evaluate_every": 2, **QUICK}
+    whole = medic.train(output="whole", **settings)
     save = loop.Session._save
 
     def stop(session):
@@ -83,10 +89,17 @@ def test_a_run_of_functions_resumes(mine, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(loop.Session, "_save", stop)
         with pytest.raises(KeyboardInterrupt):
-            medic.train(model=mine.network, dataset=mine.images, output="half", evaluate_every=2, **QUICK)
-    half = medic.train(model=mine.network, dataset=mine.images, output="half", evaluate_every=2, **QUICK)
-    for one, other in zip(whole.model.state_dict().values(), half.model.state_dict().values(), strict=True):
-        assert one.shape == other.shape
+            medic.train(output="half", **settings)
+    half = medic.train(output="half", **settings)
+    assert all(map(torch.equal, whole.model.state_dict().values(), half.model.state_dict().values()))
+
+
+def test_a_network_that_uses_a_layer_twice(mine):
+    """The file of the model has the weights under both names."""
+    run = medic.train(model=mine.tied, dataset=mine.images, **QUICK)
+    again = run.model.backbone
+    assert torch.equal(again[1].weight, again[3].weight)
+    assert medic.export(run, "model.pt2", images=mine.images()[0][:3], format="torch-export").images == 3
 
 
 def test_a_run_of_objects_trains_once(mine, monkeypatch):

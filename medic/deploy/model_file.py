@@ -88,7 +88,8 @@ def write_model(
         **{f"{SCORE}{name}": tensor for name, tensor in fitted.items()},
         **held_out.tensors,
     }
-    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    # Copies, because the format does not allow two names for one tensor, as in networks that use a layer twice.
+    content = save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()})
     with atomic_write(folder / WEIGHTS) as file:
         file.write(content)
     sealed = {"format": FORMAT, **described, "sha256": hashlib.sha256(content).hexdigest()}

@@ -24,6 +24,7 @@ from medic.models.weights import (
     resample,
     translate,
 )
+from medic.utils.modules import evaluating
 from medic.utils.pixels import normalised
 
 
@@ -94,7 +95,7 @@ def create_backbone(name: str, weights: Path | str | None = None, size: int | No
     if weights is not None:
         load_weights(name, backbone.module, Path(weights), size if is_sized(name) else None)
     if pool != OWN:  # after loading, because the weights may include the original pooling
-        _set_pool(backbone.module, name, pool)
+        _set_pool(backbone, name, pool, size)
     return replace(backbone, preprocessing=replace(backbone.preprocessing, size=size))
 
 
@@ -126,6 +127,8 @@ def _from_timm(name: str, size: int) -> Backbone:
         module = _resized(timm, name, size)
     else:
         module = timm.create_model(name, pretrained=False, num_classes=0)
+    if any(getattr(part, "out_features", None) == 0 for part in module.modules()):  # timm's InceptionNeXt
+        module.reset_classifier(0)
     # Some networks keep a hidden layer between pooling and classifier.
     features = int(getattr(module, "head_hidden_size", None) or module.num_features)  # type: ignore[arg-type]
     config: dict[str, Any] = module.pretrained_cfg  # type: ignore[assignment]
@@ -133,12 +136,17 @@ def _from_timm(name: str, size: int) -> Backbone:
     return Backbone(module, features, preprocessing)
 
 
-def _set_pool(module: nn.Module, name: str, pool: str) -> None:
-    """Replace the pooling of a timm model with a pooling that has no weights."""
+def _set_pool(backbone: Backbone, name: str, pool: str, size: int) -> None:
+    """Replace the pooling of a timm model with a pooling that has no weights, and check the result."""
+    module = backbone.module
     try:
         if pool == "token" and getattr(module, "num_prefix_tokens", 0) == 0:
             raise ValueError("the model has no class token")
         module.reset_classifier(0, pool)  # type: ignore[operator]
+        with torch.no_grad(), evaluating(module):
+            shape = tuple(module(torch.zeros(1, 3, size, size)).shape)
+        if shape != (1, backbone.features):  # some models ignore an unknown pooling
+            raise ValueError(f"its features would have shape {shape}")
     except (AttributeError, TypeError, ValueError, AssertionError) as error:
         raise MedicError(
             f"backbone {name!r} does not support pool {pool!r} ({first_line(error)}): omit --pool"

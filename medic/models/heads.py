@@ -11,7 +11,7 @@ HEADS: dict[str, type["Head"]] = {}
 
 
 class Head(nn.Module):
-    """Base class for heads over C classes. A subclass registers itself under `name` and declares its capabilities."""
+    """Base class for heads over C classes. A subclass declares its capabilities, and with a `name` registers itself."""
 
     ova: ClassVar[bool] = False
     """Whether the head has one-vs-all outputs."""
@@ -22,9 +22,10 @@ class Head(nn.Module):
     reads_maps: ClassVar[bool] = False
     """Whether the head reads the feature map of the last backbone stage instead of features."""
 
-    def __init_subclass__(cls, name: str) -> None:
+    def __init_subclass__(cls, name: str | None = None) -> None:  # torch.export makes subclasses without a name
         super().__init_subclass__()
-        HEADS[name] = cls
+        if name is not None:
+            HEADS[name] = cls
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()

@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from medic.errors import MedicError
+from medic.models.blocks import find_blocks
 
 _RANDOM = ("p", "drop_prob", "dropout")
 """Attributes that hold the drop probability of layers such as dropout."""
@@ -20,7 +21,7 @@ def recompute_blocks(backbone: nn.Module) -> None:
     The gradients stay the same. Batch norm must not update its statistics, because the second forward pass would update
     them again.
     """
-    blocks = _find_blocks(backbone)
+    blocks = find_blocks(backbone)
     if not blocks:
         raise MedicError("--recompute requires a backbone with a sequence of blocks: omit --recompute")
     for block in blocks:
@@ -33,16 +34,3 @@ def _recomputed(forward: Callable[..., Any], random: bool, *inputs: Any, **optio
     if not torch.is_grad_enabled():
         return forward(*inputs, **options)
     return checkpoint(forward, *inputs, use_reentrant=False, preserve_rng_state=random, **options)
-
-
-def _find_blocks(backbone: nn.Module) -> list[nn.Module]:
-    """Return the innermost sequence members with several layers, such as residual or transformer blocks."""
-    sequences = [part for part in backbone.modules() if isinstance(part, nn.Sequential | nn.ModuleList)]
-    members = [member for sequence in sequences for member in sequence if _count_layers(member) > 1]
-    outer = {member for member in members if any(part in members for part in member.modules() if part is not member)}
-    return [member for member in members if member not in outer]
-
-
-def _count_layers(module: nn.Module) -> int:
-    """Return the number of layers that have weights."""
-    return sum(1 for part in module.modules() if any(True for _ in part.parameters(recurse=False)))

@@ -11,11 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from medic.errors import MedicError, counted
+from medic.models.blocks import parameters_by_depth
 
 TUNES = ("all", "last:N", "norm", "adapters", "head")
 """Values of `--tune`."""
 ADAPTED = ("qkv", "q", "k", "v", "kv", "q_proj", "k_proj", "v_proj", "proj", "out_proj", "fc1", "fc2")
 """Names of the linear layers in the attention and MLP blocks of timm models."""
+NARROW = 8
+"""Layers with fewer features, such as those that compute position biases from coordinates, get no adapter."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ def tune_backbone(backbone: nn.Module, tune: Tune) -> None:
             raise MedicError("tune 'norm' requires a backbone with trainable normalisation layers: use --tune last:1")
         _train(norms)
     elif tune.kind == "last":
-        blocks = find_blocks(backbone)
+        blocks = parameters_by_depth(backbone)
         if tune.blocks >= len(blocks):
             has = f"this backbone has only {counted(len(blocks) - 1, 'block')} after its stem"
             raise MedicError(f"tune 'last:{tune.blocks}': {has}; use --tune all or a smaller number")
@@ -105,7 +108,7 @@ def _insert_adapters(backbone: nn.Module, tune: Tune) -> None:
         (part, name, layer)
         for part in backbone.modules()
         for name, layer in part.named_children()
-        if type(layer) is nn.Linear and name in ADAPTED
+        if type(layer) is nn.Linear and name in ADAPTED and min(layer.in_features, layer.out_features) >= NARROW
     ]
     if not layers:
         raise MedicError(
@@ -135,31 +138,6 @@ def merge_adapters(model: nn.Module) -> bool:
     for part, name, layer in adapted:
         setattr(part, name, layer.merged())
     return bool(adapted)
-
-
-def find_blocks(backbone: nn.Module) -> list[list[nn.Parameter]]:
-    """Return the parameters of a backbone by depth: the stem first, then every block.
-
-    timm models define their own blocks, such as residual and transformer blocks. In other networks, every direct child
-    is a block.
-    """
-    parameters = dict(backbone.named_parameters())
-    if callable(matcher := getattr(backbone, "group_matcher", None)):
-        from timm.models._manipulate import group_with_matcher
-
-        groups = group_with_matcher(backbone.named_parameters(), matcher(coarse=False))
-        names = [groups[depth] for depth in sorted(groups)]
-    else:
-        names = [[name for name, _ in backbone.named_parameters(recurse=False)]]
-        for child, part in backbone.named_children():
-            names.append([f"{child}.{name}" for name, _ in part.named_parameters()])
-    blocks = [[parameters[name] for name in group if name in parameters] for group in names]
-    blocks = [block for block in blocks if block]
-    # Count a final norm as part of the last block.
-    if len(blocks) > 1 and all(parameter.ndim <= 1 for parameter in blocks[-1]):
-        last = blocks.pop()
-        blocks[-1] = [*blocks[-1], *last]
-    return blocks
 
 
 def _train(parameters: Iterable[nn.Parameter]) -> None:

@@ -15,7 +15,10 @@ from torch import Tensor, nn
 
 from medic.errors import MedicError, unread
 
-CLASSIFIERS = ("fc.", "classifier.", "head.", "head_dist.", "aux_head.", "close_head.", "ova_head.", "last_linear.")
+CLASSIFIERS = (
+    "fc.", "classifier.", "classif.", "head.", "heads.", "head_dist.", "heads_dist.", "aux_head.", "close_head.",
+    "ova_head.", "last_linear.",
+)  # fmt: skip
 """Name prefixes of classifier tensors, which backbone weights may contain."""
 TORCHVISION = ("features.0.0.weight", "conv_proj.weight")
 """Names that identify torchvision models whose tensor names differ from timm's."""

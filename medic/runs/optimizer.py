@@ -9,7 +9,7 @@ from torch import nn
 
 from medic.config.optim import OptimConfig
 from medic.models import Classifier, Ensemble
-from medic.models.tuning import find_blocks
+from medic.models.blocks import parameters_by_depth
 
 
 def rate_factor(optim: OptimConfig, iteration: int) -> float:
@@ -57,6 +57,6 @@ def _scale_body(model: Classifier | Ensemble, decay: float) -> list[Scaled]:
         return [([parameter for parameter in model.body() if parameter.requires_grad], 1.0)]
     groups: list[Scaled] = []
     for network in model.networks if isinstance(model, Ensemble) else [model]:
-        for depth, block in enumerate(reversed(find_blocks(network.backbone)), start=1):
+        for depth, block in enumerate(reversed(parameters_by_depth(network.backbone)), start=1):
             groups.append(([parameter for parameter in block if parameter.requires_grad], decay**depth))
     return [(parameters, scale) for parameters, scale in groups if parameters]

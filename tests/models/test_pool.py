@@ -32,7 +32,9 @@ def test_maps_are_pooled(pool):
         torch.testing.assert_close(module(x), expected)
 
 
-@pytest.mark.parametrize(("backbone", "pool"), [("test_resnet", "token"), ("convnet", "avg")])
+@pytest.mark.parametrize(
+    ("backbone", "pool"), [("test_resnet", "token"), ("convnet", "avg"), ("efficientformer_l1", "max")]
+)
 def test_pools_that_a_backbone_cannot_have(backbone, pool):
     with pytest.raises(MedicError, match=naming(f"{backbone!r} {pool!r} --pool")):
         create_backbone(backbone, pool=pool)

@@ -7,7 +7,7 @@ import torch
 
 from medic.config.optim import OptimConfig
 from medic.models import Classifier, create_backbone
-from medic.models.tuning import find_blocks
+from medic.models.blocks import parameters_by_depth
 from medic.runs.optimizer import make_optimizer, rate_factor
 
 
@@ -51,7 +51,7 @@ def test_optimizers_have_two_groups(name, kind):
 def test_layer_decay_lowers_the_rate_from_block_to_block(name):
     model = Classifier(create_backbone(name), 3)
     *body, heads = make_optimizer(optim(layer_decay=0.5), model).param_groups
-    blocks = find_blocks(model.backbone)
+    blocks = parameters_by_depth(model.backbone)
     assert len(body) == len(blocks) > 2
     for group, (depth, block) in zip(body, enumerate(reversed(blocks), start=1), strict=True):
         assert group["lr"] == pytest.approx(0.1 * 0.5**depth)

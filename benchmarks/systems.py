@@ -35,7 +35,7 @@ def measure_all(folder: Path) -> Iterator[dict[str, Any]]:
             "best": {name: max(record["target"][name] for record in run.records) for name in GAINS},
             "last": {name: run.records[-1]["target"][name] for name in GAINS},
             "iteration": run.record["iteration"],
-            **run.record.get("advice", {}),
+            **run.record.get("callback_metrics", {}),
         }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import medic
+from medic.config import sources
 from medic.config.sources import is_source
 from medic.data.collection import make_collection
 from medic.errors import MedicError
@@ -249,3 +250,10 @@ def test_names_that_are_none(mine, name, message):
 def test_which_names_are_sources():
     assert all(map(is_source, ("mine:make", "a.b:make", "live:Net-0a1b")))
     assert not any(map(is_source, ("resnet18", "hf-hub:timm/resnet", "C:\\x", None, "a:b:c")))
+
+
+def test_objects_do_not_train_in_several_processes(mine, monkeypatch):
+    """Every process would have an object, and weights, of its own."""
+    monkeypatch.setattr(sources.distributed, "world", lambda: 2)
+    with pytest.raises(MedicError, match="may differ between processes: pass a function from a module"):
+        medic.train(model=mine.network(), dataset=mine.images, **QUICK)

@@ -171,9 +171,4 @@ def find_backbone(chosen: str | None, method: "Method", bench: "Benchmark") -> s
     backbone = chosen or method.backbone or bench.backbone
     if method.backbone not in (None, backbone):
         raise MedicError(f"method {method.name!r} requires backbone {method.backbone}: omit --backbone {backbone}")
-    if bench.channels != 3 and backbone != bench.backbone:
-        raise MedicError(
-            f"backbone {backbone!r} expects images with 3 channels, but {bench.name!r} has {bench.channels}: "
-            f"use --backbone {bench.backbone}"
-        )
     return backbone

@@ -36,7 +36,7 @@ class Plan:
     search: Mapping[str, Law]
     """Search ranges of the hyperparameters."""
     weights: Path | None
-    """File with the backbone weights. None for random initialisation."""
+    """File with the backbone weights. None for random initialisation, or for a custom network's own weights."""
     plugins: tuple[Plugin, ...]
     """Code outside this package that the run uses."""
 

@@ -22,6 +22,7 @@ from medic.data.collection import make_benchmark
 from medic.errors import MedicError, first_line
 from medic.models import OURS
 from medic.models.own import copied, register_network
+from medic.utils import distributed
 from medic.utils.plugins import Plugin, is_module, module_hash
 
 LIVE = "live"
@@ -75,6 +76,10 @@ def use_sources(settings: Mapping[str, Any]) -> list[Plugin]:
         if is_live(name):
             if name not in _live:
                 raise MedicError(f"{kind} {name!r} is an object of another process: pass the object again")
+            if distributed.world() > 1:
+                raise MedicError(
+                    f"{kind} {name!r} is an object, which may differ between processes: pass a function from a module"
+                )
             plugins.append(_live[name])
             continue
         module = str(name).partition(":")[0]

@@ -1,4 +1,4 @@
-"""Evaluate a model on validation and target images. Only this module reads target labels."""
+"""Evaluate a model on validation and target images. Training never reads the labels of target images."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -296,7 +296,7 @@ def mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first, *others = metrics
     shared = {key: value for key, value in first.items() if all(key in other for other in others)}
     return {
-        key: math.fsum(one[key] for one in metrics) / len(metrics) if isinstance(value, float) else value
+        key: math.fsum(record[key] for record in metrics) / len(metrics) if isinstance(value, float) else value
         for key, value in shared.items()
     }
 

@@ -8,6 +8,7 @@ from medic.models.backbones import (
     Preprocessing,
     create_backbone,
     has_batch_norm,
+    is_custom,
     is_sized,
     native_size,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "create_backbone",
     "find_weights",
     "has_batch_norm",
+    "is_custom",
     "is_sized",
     "native_size",
 ]

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +53,10 @@ OURS: dict[str, tuple[Callable[[int], nn.Module], Preprocessing]] = {
     "gfnet_h_ti": (lambda size: GFNet(image_size=size), IMAGENET),
 }
 """Built-in backbones by name: a function that builds one for an image size in pixels, and its preprocessing."""
+BUILT_IN = tuple(OURS)
+"""Names of the built-in backbones. Custom networks are added to `OURS`."""
+_OWN = "backbone."
+"""Prefix of the backbone's tensors in the model file of a run."""
 
 COMMON = (
     "resnet18", "resnet34", "resnet50", "vit_tiny_patch16_224", "vit_small_patch16_224", "vit_base_patch16_224",
@@ -60,6 +64,7 @@ COMMON = (
     "densenet121", "swin_tiny_patch4_window7_224", "vit_small_patch14_dinov2", "vit_base_patch14_dinov2",
 )  # fmt: skip
 """Common timm models, in the order in which they are tried to suggest a backbone for weights."""
+M = TypeVar("M", bound=nn.Module)
 FITS = 0.9
 """Minimum fraction of matching tensors for which weights are said to match a backbone."""
 
@@ -113,12 +118,25 @@ def is_sized(name: str) -> bool:
     return config is not None and bool(config.fixed_input_size)
 
 
+def is_custom(name: str) -> bool:
+    """Return whether a backbone is a custom network, which may come with weights of its own."""
+    return name in OURS and name not in BUILT_IN
+
+
 @cache
 def has_batch_norm(name: str, size: int | None = None) -> bool:
     """Return whether a backbone has batch-norm layers. timm models are built on the meta device, without memory."""
     with torch.random.fork_rng(devices=[]), nullcontext() if name in OURS else torch.device("meta"):
         module = create_backbone(name, size=size).module
     return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules())
+
+
+def synchronise_batch_norm(model: M) -> M:
+    """Replace batch-norm layers with layers whose statistics include the images of all processes."""
+    _torchvision.ensure()
+    from timm.layers.norm_act import convert_sync_batchnorm  # torch's own drops the activations of timm's layers
+
+    return convert_sync_batchnorm(model)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _from_timm(name: str, size: int) -> Backbone:
@@ -128,7 +146,7 @@ def _from_timm(name: str, size: int) -> Backbone:
     else:
         module = timm.create_model(name, pretrained=False, num_classes=0)
     if any(getattr(part, "out_features", None) == 0 for part in module.modules()):  # timm's InceptionNeXt
-        module.reset_classifier(0)
+        module.reset_classifier(0)  # type: ignore[operator]
     # Some networks keep a hidden layer between pooling and classifier.
     features = int(getattr(module, "head_hidden_size", None) or module.num_features)  # type: ignore[arg-type]
     config: dict[str, Any] = module.pretrained_cfg  # type: ignore[assignment]
@@ -197,8 +215,10 @@ def load_weights(name: str, module: nn.Module, path: Path, size: int | None = No
     `name` is the name of the backbone, for messages. `size` is the image size of a timm model with a fixed image size.
     Tensors for a different size are resampled.
     """
-    # Prefixes of medic runs, and of models wrapped for several GPUs.
-    state = {key.removeprefix("module.").removeprefix("backbone."): v for key, v in read_tensors(path).items()}
+    tensors = {key.removeprefix("module."): tensor for key, tensor in read_tensors(path).items()}  # of several GPUs
+    # The file of a medic run also contains a head, and what its score and reports need.
+    own = {key.removeprefix(_OWN): tensor for key, tensor in tensors.items() if key.startswith(_OWN)}
+    state = own or tensors
     expected = module.state_dict()
     for key, tensor in expected.items():  # before anything else, because GFNet tensors are resized below
         if key in state and tensor.is_floating_point() and not state[key].is_floating_point():
@@ -237,7 +257,7 @@ def _misshapen(
 def _fitting(state: Mapping[str, Tensor]) -> str:
     """Return a hint for mismatched weights: the backbone they match, if it is a common one."""
     tensors = {(key, shape) for key, shape in _shapes_of(state) if not key.startswith(CLASSIFIERS)}
-    for name in (*OURS, *COMMON):
+    for name in (*BUILT_IN, *COMMON):
         expected = _shapes(name)
         if len(tensors & expected) >= FITS * len(tensors | expected):
             return f"they match --backbone {name}"

@@ -14,7 +14,8 @@ Blocks = list[list[nn.Parameter]]
 def find_blocks(backbone: nn.Module) -> list[nn.Module]:
     """Return the blocks of a backbone: the innermost members of its sequences that have several layers."""
     sequences = [part for part in backbone.modules() if isinstance(part, nn.Sequential | nn.ModuleList)]
-    members = [member for sequence in sequences for member in sequence if _count_layers(member) > 1]
+    # A network may use a block twice.
+    members = dict.fromkeys(member for sequence in sequences for member in sequence if _count_layers(member) > 1)
     outer = {member for member in members if any(part in members for part in member.modules() if part is not member)}
     return [member for member in members if member not in outer]
 

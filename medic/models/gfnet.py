@@ -108,14 +108,14 @@ class DropPath(nn.Module):
         super().__init__()
         if not 0 <= rate < 1:
             raise MedicError(f"drop path rate must be at least 0 and below 1, got {rate}")
-        self.rate = rate
+        self.drop_prob = rate
 
     def forward(self, x: Tensor) -> Tensor:
         """Zero random samples in a batch of shape (B, …)."""
-        if not self.training or self.rate == 0:
+        if not self.training or self.drop_prob == 0:
             return x
-        kept = x.new_empty(len(x), *(1,) * (x.ndim - 1)).bernoulli_(1 - self.rate)
-        return x * (kept / (1 - self.rate))
+        kept = x.new_empty(len(x), *(1,) * (x.ndim - 1)).bernoulli_(1 - self.drop_prob)
+        return x * (kept / (1 - self.drop_prob))
 
 
 class _Block(nn.Module):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from medic.errors import MedicError
-from medic.models.stages import collected, find_stages
+from medic.models.stages import OTHERS, collected, find_stages
 from medic.utils.modules import DeclaredModule, evaluating
 from medic.utils.parts import hyperparameter
 
@@ -42,6 +42,8 @@ class MixStyle(DeclaredModule):
     def insert(self, backbone: nn.Module, inputs: Tensor) -> None:
         """Insert the layer after backbone stages. Inputs of shape (N, C, H, W) must yield at least one map to mix."""
         stages = find_stages(backbone).stages[:-1][: self.stages]
+        if not stages:
+            raise MedicError(f"MixStyle requires a backbone with several stages, got one: {OTHERS}")
         with collected(stages) as maps, evaluating(backbone), torch.no_grad():
             backbone(inputs)
         if all(min(feature_map.shape[2:]) < SMALLEST for feature_map in maps):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from medic.errors import MedicError, first_line
-from medic.models.backbones import IMAGENET, OURS, Preprocessing
+from medic.models.backbones import IMAGENET, OURS, Preprocessing, has_batch_norm
 from medic.utils.modules import evaluating
 
 
@@ -31,6 +31,7 @@ def register_network(name: str, make: Callable[[], Any]) -> None:
         return network
 
     OURS[name] = (sized, preprocessing)
+    has_batch_norm.cache_clear()  # an earlier network of this name may have differed
 
 
 def copied(module: nn.Module) -> Callable[[], nn.Module]:

@@ -24,9 +24,11 @@ def recompute_blocks(backbone: nn.Module) -> None:
     blocks = find_blocks(backbone)
     if not blocks:
         raise MedicError("--recompute requires a backbone with a sequence of blocks: omit --recompute")
+    known = hasattr(backbone, "pretrained_cfg") or type(backbone).__module__.startswith("medic.")
     for block in blocks:
         # A CUDA graph cannot capture saving the generator state, so it is saved only for blocks with random layers.
-        random = any(bool(getattr(part, name, 0)) for part in block.modules() for name in _RANDOM)
+        # Custom networks may call random functions instead.
+        random = not known or any(bool(getattr(part, name, 0)) for part in block.modules() for name in _RANDOM)
         block.forward = partial(_recomputed, block.forward, random)
 
 

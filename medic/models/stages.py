@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -18,11 +18,11 @@ class Stage(NamedTuple):
     module: nn.Module
     channels: int
 
-    def check(self, output: Tensor) -> None:
+    def check(self, output: Any) -> None:
         """Raise an error unless the output has shape (N, C, H, W). Some networks put channels last, for example."""
-        if output.dim() != 4 or output.shape[1] != self.channels:
-            shape = " × ".join(map(str, output.shape[1:]))
-            raise MedicError(f"a backbone stage must return maps with {self.channels} channels, got {shape}: {OTHERS}")
+        if not isinstance(output, Tensor) or output.dim() != 4 or output.shape[1] != self.channels:
+            got = " × ".join(map(str, output.shape[1:])) if isinstance(output, Tensor) else type(output).__name__
+            raise MedicError(f"a backbone stage must return maps with {self.channels} channels, got {got}: {OTHERS}")
 
 
 class Stages(NamedTuple):
@@ -34,13 +34,15 @@ class Stages(NamedTuple):
 
 def find_stages(module: nn.Module) -> Stages:
     """Return the stages of a built-in network or a convolutional timm model."""
-    own = getattr(module, "stages", None)
-    if isinstance(own, nn.ModuleList) and not hasattr(module, "feature_info"):
-        return Stages(None, tuple(Stage(part, int(module.channels)) for part in own))  # type: ignore[arg-type]
+    own, channels = getattr(module, "stages", None), getattr(module, "channels", None)
+    if isinstance(own, nn.ModuleList) and isinstance(channels, int):  # such as ConvNet
+        return Stages(None, tuple(Stage(part, channels) for part in own))
     described = getattr(module, "feature_info", None)
     entries = list(getattr(described, "info", described) or [])
     reductions = [entry["reduction"] for entry in entries]
-    if len(entries) < 2 or reductions != sorted(set(reductions)):
+    parts = dict(module.named_modules())
+    named = all(entry["module"] in parts for entry in entries)  # timm describes some maps that no module returns
+    if len(entries) < 2 or reductions != sorted(set(reductions)) or not named:
         raise MedicError(
             f"expected a backbone whose stages shrink the feature map, got {type(module).__name__}: {OTHERS}"
         )

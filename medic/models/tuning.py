@@ -104,22 +104,24 @@ def tune_backbone(backbone: nn.Module, tune: Tune) -> None:
 
 def _insert_adapters(backbone: nn.Module, tune: Tune) -> None:
     """Replace the linear layers in attention and MLP blocks with adapter layers."""
-    layers = [
+    places = [
         (part, name, layer)
-        for part in backbone.modules()
-        for name, layer in part.named_children()
+        for part, name, layer in _find_layers(backbone)
         if type(layer) is nn.Linear and name in ADAPTED and min(layer.in_features, layer.out_features) >= NARROW
     ]
-    if not layers:
+    if not places:
         raise MedicError(
             "tune 'adapters' requires a backbone with linear layers in attention or MLP blocks, such as a transformer: "
             "use --tune norm or last:N"
         )
-    width = min(min(layer.in_features, layer.out_features) for _, _, layer in layers)
+    width = min(min(layer.in_features, layer.out_features) for _, _, layer in places)
     if tune.rank > width:
         raise MedicError(f"rank {tune.rank} exceeds the {width} features of a layer: use --lora-rank {width} or less")
-    for part, name, layer in layers:
-        setattr(part, name, LowRank(layer, tune.rank, tune.alpha, tune.dropout))
+    adapters: dict[nn.Module, LowRank] = {}
+    for part, name, layer in places:
+        if layer not in adapters:  # a network may use a layer twice
+            adapters[layer] = LowRank(layer, tune.rank, tune.alpha, tune.dropout)
+        setattr(part, name, adapters[layer])
         if hasattr(part, "qkv_bias_separate"):  # otherwise, BEiT, EVA and Swin V2 use the weight without the adapter
             setattr(part, "qkv_bias_separate", True)  # noqa: B010, mypy takes the attributes of modules for tensors
 
@@ -129,15 +131,17 @@ def merge_adapters(model: nn.Module) -> bool:
 
     Return whether the model had any.
     """
-    adapted = [
-        (part, name, layer)
-        for part in model.modules()
-        for name, layer in part.named_children()
-        if isinstance(layer, LowRank)
-    ]
-    for part, name, layer in adapted:
-        setattr(part, name, layer.merged())
-    return bool(adapted)
+    places = [(part, name, layer) for part, name, layer in _find_layers(model) if isinstance(layer, LowRank)]
+    merged = {layer: layer.merged() for layer in dict.fromkeys(layer for _, _, layer in places)}
+    for part, name, layer in places:
+        setattr(part, name, merged[layer])
+    return bool(places)
+
+
+def _find_layers(model: nn.Module) -> list[tuple[nn.Module, str, nn.Module]]:
+    """Return every layer with the module and the name through which the network uses it, also if it does so twice."""
+    layers = ((part, name, layer) for part in model.modules() for name, layer in part._modules.items())
+    return [(part, name, layer) for part, name, layer in layers if layer is not None]
 
 
 def _train(parameters: Iterable[nn.Parameter]) -> None:

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from medic.config.plan import Plan
+from medic.config.sources import is_live
 from medic.data import Dataset, Images, Problem, make_augmentation
 from medic.data.cache import cache_directory
 from medic.data.images import Resident
 from medic.errors import MedicError, first_line
-from medic.models import Backbone, Classifier, Ensemble, Preprocessing, assemble, create_backbone
+from medic.models import Backbone, Classifier, Ensemble, Preprocessing, assemble, create_backbone, is_custom
+from medic.models.backbones import synchronise_batch_norm
 from medic.models.classifier import Scaling
 from medic.models.recompute import recompute_blocks
 from medic.models.tuning import tune_backbone
@@ -22,7 +24,7 @@ from medic.objectives import Objective, Setup
 from medic.runs.optimizer import make_optimizer, rate_factor
 from medic.tasks import Grid
 from medic.training import Trainer, derive, generator
-from medic.training.frozen import FrozenBackbone, weights_identity
+from medic.training.frozen import FrozenBackbone, identify_backbone
 from medic.utils import distributed
 from medic.utils.modules import evaluating, statistics_kept
 
@@ -58,7 +60,7 @@ def build_network(plan: Plan) -> Network:
     if plan.config.model.batch_norm == "sync":
         if distributed.world() == 1 or device.type != "cuda":
             raise MedicError("batch_norm 'sync' requires several GPU processes: start them with torchrun -m medic")
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        model = synchronise_batch_norm(model)
     # Convolutions are faster in channels-last format, on CPU and GPU. Training and inference both use it.
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return replace(network, model=model)
@@ -165,7 +167,7 @@ def build_trainer(plan: Plan, dataset: Dataset, problem: Problem, network: Netwo
     network = network or build_network(plan)
     model, preprocessing, images = network.model, network.preprocessing, dataset.images
     if network.frozen is not None:
-        images = _compute_features(plan, dataset, network.frozen, preprocessing)
+        images = _compute_features(plan, dataset, network.frozen)
         _fit_scaling(model, images, problem)
     objective = build_objective(plan)
     objective.prepare(model, _setup(plan, problem, images, preprocessing))
@@ -198,11 +200,12 @@ def build_trainer(plan: Plan, dataset: Dataset, problem: Problem, network: Netwo
     )
 
 
-def _compute_features(plan: Plan, dataset: Dataset, backbone: Backbone, preprocessing: Preprocessing) -> Resident:
+def _compute_features(plan: Plan, dataset: Dataset, backbone: Backbone) -> Resident:
     """Return the frozen backbone's features, which replace the images."""
     model, data = plan.config.model, plan.config.data
-    identity = weights_identity(model.backbone, model.pool, plan.weights, plan.seed)
-    frozen = FrozenBackbone(backbone, preprocessing, identity, plan.device, plan.precision)
+    code = sorted(plugin.sha256 for plugin in plan.plugins) if is_custom(model.backbone) else ()
+    identity = identify_backbone(model.backbone, model.pool, plan.weights, plan.seed, code)
+    frozen = FrozenBackbone(backbone, identity, plan.device, plan.precision, cached=not is_live(model.backbone))
     return frozen.features(dataset, make_augmentation(data.augment), data.train_views)
 
 

@@ -8,7 +8,7 @@ import torch
 from medic.config.imports import LOCAL
 from medic.config.plan import Plan
 from medic.data import Dataset, Problem, Samples
-from medic.models import OURS, has_batch_norm
+from medic.models import OURS, has_batch_norm, is_custom
 from medic.runs.build import build_objective
 
 MAX_LISTED = 12
@@ -35,12 +35,13 @@ def describe(plan: Plan, dataset: Dataset, problem: Problem, path: Path) -> Iter
     places = problem.targets or problem.sources
     seen = "" if problem.targets else "none; held-out images: "
     yield "target", seen + _listed([_target(dataset.domains[domain], problem.target, domain) for domain in places])
-    weights = "from scratch" if plan.weights is None else f"weights {plan.weights}"
+    made = ", initialised by your code" if is_custom(model.backbone) else ", from scratch"
+    weights = made if plan.weights is None else f", weights {plan.weights}"
     trained = "" if model.tune == "all" else f", trains {model.tune}"
     trained += "" if model.lora_rank is None else f" of rank {model.lora_rank}"
     trained += f", only the head for the first {optim.head_first} iterations" if optim.head_first else ""
     pool = "" if model.pool == "own" else f", pool {model.pool}"
-    yield "backbone", f"{model.backbone}, {weights}, {data.image_size} px{pool}{trained}"
+    yield "backbone", f"{model.backbone}{weights}, {data.image_size} px{pool}{trained}"
     device = plan.device
     place = f"cpu, threads {torch.get_num_threads()}"
     if device.type == "cuda":
@@ -65,8 +66,9 @@ def describe(plan: Plan, dataset: Dataset, problem: Problem, path: Path) -> Iter
 
 def notes(plan: Plan) -> Iterator[str]:
     """Yield warnings about a plan, one sentence each."""
-    usual = plan.config.model.backbone in OURS and plan.config.model.tune == "all"  # small networks, for small images
-    if plan.weights is None and not usual:
+    model = plan.config.model
+    usual = model.backbone in OURS and model.tune == "all"  # small networks, for small images
+    if plan.weights is None and not usual and not is_custom(model.backbone):
         scratch = f"backbone {plan.config.model.backbone} starts from random weights"
         yield f"{scratch}: use --weights FILE to load pretrained weights"
     size, smaller = plan.config.data.image_size, " or ".join(_smaller(plan.config.model.backbone))

@@ -126,7 +126,7 @@ class Session(UnfinishedRun):
             hint = f"the checkpoint from iteration {self._saved} is kept; {lower_rates(self.plan)}"
             raise TrainingError(f"{error}; {hint}") from error
         except RuntimeError as error:
-            if distributed.world() == 1:
+            if not distributed.is_lost_connection(error):
                 raise
             kept = f"the checkpoint from iteration {self._saved} is kept: rerun the same command to resume"
             raise TrainingError(f"another process exited: {first_line(error)}; {kept}") from error
@@ -162,8 +162,10 @@ class Session(UnfinishedRun):
                 self.seconds = (progress.training - began) / (trainer.iteration - started)
             if self.averaging is not None and self.averaging.close_due(trainer.iteration, iterations):
                 images = len(self.problem.validation)
-                with self._paused_for("validating", images, interrupts, progress), self._naming_iteration():
-                    self.averaging.close(self.evaluator.validation()["domain_loss"], trainer.iteration)
+                with self._paused_for("validating", images, interrupts, progress):
+                    with self._naming_iteration():
+                        loss = self.evaluator.validation()["domain_loss"]
+                    self.averaging.close(loss, trainer.iteration)
                 progress.expect(self._pauses())
             if evaluating:
                 with self._paused_for("evaluating", self.evaluator.images, interrupts, progress):
@@ -180,8 +182,8 @@ class Session(UnfinishedRun):
             self.losses += trainer.step()
             if self.averaging is not None:
                 self.averaging.update(trainer.trained, trainer.iteration / iterations)
-            loss = f"{self.losses[-1]:.3f}" if self.losses else "–"
-            progress.advance(trainer.iteration, f"training  loss {loss}")
+            last = f"{self.losses[-1]:.3f}" if self.losses else "–"
+            progress.advance(trainer.iteration, f"training  loss {last}")
 
     def _evaluation_due(self) -> bool:
         """Return whether the current weights are still to be evaluated."""
@@ -244,13 +246,13 @@ class Session(UnfinishedRun):
             for metric in DEFAULT
             if metric.key in record["target"]
         )
-        what = "averaged weights" if averaged else f"iteration {record['iteration']}"
+        weights = "averaged weights" if averaged else f"iteration {record['iteration']}"
         on = "target" if self.problem.targets else "held-out images"
-        logger.info("%s: validation Acc %.1f; %s %s", what, 100 * record["validation"]["acc"], on, formatted)
+        logger.info("%s: validation Acc %.1f; %s %s", weights, 100 * record["validation"]["acc"], on, formatted)
         first = at_chance(record) and not any(map(at_chance, self.records[:-1]))
         if self.writes and first and self.trainer.iteration < self.plan.config.optim.iterations:
             described, hint = describe_chance(record), learning_hint(self.plan)
-            logger.warning("%s, %s: %s; if it stays there, %s", self.directory.path, what, described, hint)
+            logger.warning("%s, %s: %s; if it stays there, %s", self.directory.path, weights, described, hint)
 
     @contextmanager
     def _naming_iteration(self) -> Iterator[None]:
@@ -272,7 +274,7 @@ class Session(UnfinishedRun):
         trainer, gigabyte = self.trainer, 2**30
         images = trainer.iteration * trainer.batch_size * trainer.grid.tasks
         peak = torch.cuda.max_memory_allocated() if self.device.type == "cuda" else memory.peak()
-        advice = {name: value for callback in trainer.callbacks for name, value in callback.metrics().items()}
+        reported = {name: value for callback in trainer.callbacks for name, value in callback.metrics().items()}
         return {
             "iteration": trainer.iteration,
             "step": trainer.iteration,
@@ -281,7 +283,7 @@ class Session(UnfinishedRun):
             "lr": self.plan.config.optim.lr * trainer.schedule(trainer.iteration - 1),
             "step_time": self.seconds,
             "mem_gb": peak / gigabyte,
-            **({"advice": advice} if advice else {}),
+            **({"callback_metrics": reported} if reported else {}),
         }
 
     def _save(self) -> None:
@@ -306,7 +308,7 @@ class Session(UnfinishedRun):
         try:
             self.trainer.load_state_dict(state["trainer"])
             self.records, self.best, self.losses = state["records"], state["best"], state["losses"]
-            if self.averaging is not None:
+            if self.averaging is not None and path != self.base:  # an extended run has other iterations to average
                 self.averaging.load_state_dict(state["averaging"], self.device)
             self.began -= state["spent"]
             self.seconds = state.get("seconds", 0.0)  # 0.3 did not save it

@@ -53,7 +53,7 @@ def train(
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         network = build_network(plan)
-        # With a frozen backbone, a run reads each image at most once, so images need no GPU memory.
+        # With a frozen backbone, a run reads each image at most once per view, so images need no GPU memory.
         once = plan.config.model.head_alone and plan.config.data.store == "auto"
         dataset = load_images(plan, torch.device("cpu") if once else device)
         run, directory = find_directory(plan, dataset)

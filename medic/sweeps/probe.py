@@ -26,6 +26,7 @@ def plan_probe(
     the user are never skipped. Each domain in `target` is the target in turn.
     """
     from medic.methods import METHODS  # here, because it imports torch
+    from medic.models import is_custom
 
     settings = check_settings(settings)
     if settings.get("tune", "head") != "head":
@@ -46,18 +47,25 @@ def plan_probe(
                 raise
             left_out[method] = str(error)
     model = jobs[0].config.model
-    if model.weights is None:
+    if model.weights is None and not is_custom(model.backbone):
         warn(f"backbone {model.backbone} has random weights: use --weights FILE to probe pretrained ones")
     return jobs, left_out
 
 
 def compare_scores(runs: Runs) -> list[dict[str, Any]]:
-    """Return one row per method, with OSCR in percent for each score, averaged over seeds and then over targets."""
+    """Return one row per method, with OSCR in percent for each score, averaged over seeds and then over targets.
+
+    A method whose runs on a target are missing has no means, because they would not be comparable.
+    """
     methods: dict[str, dict[tuple[str, ...], list[Run]]] = {}
     for run in runs:
         methods.setdefault(run.method, {}).setdefault(run.targets, []).append(run)
-    rows = []
+    everywhere = {run.targets for run in runs}
+    rows: list[dict[str, Any]] = []
     for method, targets in methods.items():
+        if targets.keys() < everywhere:
+            rows.append({"method": method})
+            continue
         by_target = [_mean_scores(several) for several in targets.values()]
         shared = [key for key in by_target[0] if all(key in scores for scores in by_target)]
         means = {key.removeprefix(OSCR): 100 * fmean(scores[key] for scores in by_target) for key in shared}
@@ -68,5 +76,5 @@ def compare_scores(runs: Runs) -> list[dict[str, Any]]:
 def _mean_scores(runs: Sequence[Run]) -> dict[str, float]:
     """Return the runs' mean OSCR for each score."""
     metrics = [run.metrics for run in runs]
-    keys = [key for key in metrics[0] if key.startswith(OSCR) and all(key in one for one in metrics)]
-    return {key: fmean(one[key] for one in metrics) for key in keys}
+    keys = [key for key in metrics[0] if key.startswith(OSCR) and all(key in measured for measured in metrics)]
+    return {key: fmean(measured[key] for measured in metrics) for key in keys}

@@ -90,7 +90,8 @@ class Planner:
                 f"name {plan.config.execution.name!r}: the runs of a sweep are named after their hashes; omit --name"
             )
         model, data, axes = plan.config.model, plan.config.data, tuple(plan.config.tasks.axes or ())
-        network = (model.backbone, plan.weights, data.image_size, model.head, model.layer, plan.networks)
+        recompute = plan.config.execution.recompute
+        network = (model, plan.weights, data.image_size, plan.networks, plan.batch_size, recompute)
         if network not in self._networks:
             check_network(plan)
             self._networks.add(network)

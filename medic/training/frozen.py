@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,13 +27,14 @@ CHUNK = 2048
 
 @dataclass(frozen=True)
 class FrozenBackbone:
-    """A backbone whose features are computed once. `identity` identifies its weights."""
+    """A backbone whose features are computed once. `identity` identifies its code and weights."""
 
     backbone: Backbone
-    preprocessing: Preprocessing
     identity: str
     device: torch.device
     precision: Precision
+    cached: bool = True
+    """Whether to cache the features for other runs. An object that exists in a single process has no other runs."""
 
     def features(self, dataset: Dataset, augmentation: Augmentation, views: int) -> Resident:
         """Return the features of a dataset's images, as images of shape (F, 1, 1) on the device.
@@ -46,7 +48,8 @@ class FrozenBackbone:
     def _view(self, dataset: Dataset, augmentation: Augmentation | None, view: int) -> Tensor:
         """Return the features of one view, of shape (N, F). Uses the cache if possible."""
         shape = tuple(dataset.images.shape[1:])  # the dataset hash does not include the decoded size
-        facts = (dataset.hash, shape, self.identity, self.preprocessing, self.precision)
+        preprocessing = self.backbone.preprocessing
+        facts = (dataset.hash, shape, self.identity, preprocessing, self.precision)
         varied = () if augmentation is None else (augmentation, view)
         key = hashlib.sha256(repr(facts + varied).encode()).hexdigest()[:16]
 
@@ -55,10 +58,10 @@ class FrozenBackbone:
             logger.info("computing and caching features for %d images%s", count, f", view {view + 1}" if varied else "")
             images = dataset.images
             if augmentation is not None:
-                images = _Augmented(dataset, augmentation, self.preprocessing, derive(0, f"view {view}"))
+                images = _Augmented(dataset, augmentation, preprocessing, derive(0, f"view {view}"))
             module = _Featurizer(self.backbone.module).to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
             # The cache is locked, so this process computes the features for all processes.
-            infer = Inference(module, images, self.preprocessing, self.device, self.precision, shared=False)
+            infer = Inference(module, images, preprocessing, self.device, self.precision, shared=False)
             parts = {f"from-{chunk[0]}-to-{chunk[-1]}": chunk for chunk in torch.arange(count).split(CHUNK)}
             with Progress("features", 0, count, unit="images") as progress:
                 compute = partial(self._compute, infer, progress)
@@ -67,7 +70,7 @@ class FrozenBackbone:
             return features
 
         name = f"features-{key}"
-        return torch.from_numpy(cached(name, build)["features"])
+        return torch.from_numpy((cached(name, build) if self.cached else build())["features"])
 
     @staticmethod
     def _compute(infer: Inference, progress: Progress, positions: Tensor) -> Arrays:
@@ -77,11 +80,13 @@ class FrozenBackbone:
         return {"features": infer(positions).logits.cpu().numpy()}
 
 
-def weights_identity(name: str, pool: str, weights: Path | None, seed: int) -> str:
-    """Identify a backbone's weights by the hash of their file, or by the seed of their random initialisation."""
-    if weights is None:
-        return f"{name} {pool} drawn with seed {seed}"
-    return f"{name} {pool} {file_hash(weights)}"
+def identify_backbone(name: str, pool: str, weights: Path | None, seed: int, code: Sequence[str] = ()) -> str:
+    """Identify a backbone by its name, the hash of its weights file or the seed of its initialisation, and its code.
+
+    `code` contains the hashes of the code outside this package that defines the backbone.
+    """
+    origin = f"drawn with seed {seed}" if weights is None else file_hash(weights)
+    return " ".join((name, pool, origin, *code))
 
 
 class _Augmented(Images):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from medic.data import Augmentation, Images
-from medic.errors import is_shortage
+from medic.errors import first_line, is_shortage
 from medic.models import Preprocessing
 from medic.training.precision import Precision, arithmetic
 from medic.utils import distributed
@@ -42,8 +42,9 @@ class Inference:
     """A model applied to images, which computes features, logits and one-vs-all logits in one pass.
 
     With `captured`, which requires the images to be on the GPU, each batch launches a CUDA graph. The graph remains
-    valid when training changes the weights. Call `reset` after replacing a layer. `compiled` compiles the network
-    first, which pays off for many images. Inference falls back to smaller batches when it runs out of memory.
+    valid when training changes the weights. Call `reset` after replacing a layer. If capture fails, the network runs
+    eagerly. `compiled` compiles the network first, which pays off for many images. Inference falls back to smaller
+    batches when it runs out of memory.
     """
 
     model: nn.Module
@@ -126,7 +127,15 @@ class Inference:
         count = len(positions)
         padded = torch.cat([positions, positions[:1].expand(self.batch_size - count)])
         if self._graph is None:
-            self._graph = self._capture(padded)
+            try:
+                self._graph = self._capture(padded)
+            except RuntimeError as error:
+                if is_shortage(error):
+                    raise
+                torch.cuda.synchronize()
+                logger.info("evaluation cannot be captured as a CUDA graph: %s; running eagerly", first_line(error))
+                self.captured = False
+                return self._forward(positions)
         return self._graph(padded).map(lambda rows: rows[:count].clone())
 
     def _forward(self, positions: Tensor) -> Output:

@@ -96,6 +96,13 @@ def any_rank(happened: bool) -> bool:
     return bool(count > 0)
 
 
+def is_lost_connection(error: RuntimeError) -> bool:
+    """Return whether an error means that another process has exited. Gloo raises a plain `RuntimeError`."""
+    if world() == 1:
+        return False
+    return isinstance(error, dist.DistError) or "gloo" in str(error) or "Connection closed" in str(error)
+
+
 def barrier() -> None:
     """Wait for all processes."""
     if world() > 1:

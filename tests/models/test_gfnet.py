@@ -66,7 +66,7 @@ def test_initial_values(h_ti):
 
 
 def test_drop_path_rates_grow_linearly(h_ti):
-    rates = [module.rate for module in h_ti.modules() if isinstance(module, DropPath)]
+    rates = [module.drop_prob for module in h_ti.modules() if isinstance(module, DropPath)]
     assert rates == pytest.approx(torch.linspace(0, 0.1, 19, dtype=torch.double).tolist())
 
 

@@ -140,3 +140,17 @@ def test_frozen_batch_norm_learns_its_scale_alone():
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
     assert model.backbone.training
     assert all(not norm.training and norm.weight.grad is not None for norm in norms)
+
+
+class Staged(nn.Module):
+    """A custom network that calls something `stages`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages = nn.ModuleList([nn.Identity()])
+
+
+@pytest.mark.parametrize("make", [Staged, lambda: create_backbone("pit_ti_224").module])
+def test_networks_without_stages_that_medic_knows(make):
+    with pytest.raises(MedicError, match=naming("backbone ResNet convnet")):
+        MixStyle().insert(make(), torch.zeros(1, 3, 224, 224))

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from medic.errors import MedicError
 from medic.models import Classifier, ConvNet, backbones, create_backbone
-from medic.models.backbones import native_size
+from medic.models.backbones import native_size, synchronise_batch_norm
 from tests.messages import naming
 
 
@@ -185,3 +185,30 @@ def test_weights_of_another_backbone_name_the_one_that_they_fit(
     with pytest.raises(MedicError) as raised:
         create_backbone(backbone, str(path))
     assert str(raised.value) == f"weights {path} {message}"
+
+
+def test_a_hint_for_weights_builds_no_custom_network(tmp_path, monkeypatch):
+    """Which may fail without memory for its tensors."""
+
+    def network():
+        return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, int(torch.linspace(4, 5, 2)[0].item())))
+
+    monkeypatch.setattr(backbones, "OURS", dict(backbones.OURS))
+    monkeypatch.setitem(backbones.OURS, "nets:network", (lambda size: network(), backbones.HALVES))
+    save_file({"other.weight": torch.zeros(2, 2)}, tmp_path / "w.safetensors")
+    with pytest.raises(MedicError, match=naming("resnet18 different backbone")):
+        create_backbone("resnet18", weights=tmp_path / "w.safetensors")
+
+
+@pytest.mark.parametrize("name", ["test_efficientnet", "test_resnet"])
+def test_synchronised_batch_norm_computes_the_same(name):
+    """timm's layers of EfficientNet contain an activation, too."""
+    module = create_backbone(name).module.eval()
+    for layer in module.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            nn.init.normal_(layer.running_mean)
+    x = torch.randn(2, 3, 96, 96)
+    expected = module(x)
+    converted = synchronise_batch_norm(module)
+    assert any(isinstance(layer, nn.SyncBatchNorm) for layer in converted.modules())
+    assert torch.equal(converted(x), expected)

@@ -5,9 +5,11 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from medic.errors import MedicError
 from medic.models import create_backbone
+from medic.models.gfnet import GFNet
 from medic.models.recompute import recompute_blocks
 from tests.built import built, plan_of
 from tests.messages import naming
@@ -48,6 +50,31 @@ def test_fewer_activations_are_kept():
         recompute_blocks(module)
         module(torch.zeros(1, 3, 160, 160))
     assert sum(kept) < plain / 2
+
+
+class Functional(nn.Module):
+    """A block that calls a random function, as custom networks may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.second(functional.dropout(self.first(x), 0.5, self.training))
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (GFNet(dims=(8, 16), depths=(2, 2), drop_path=0.5, image_size=32), (8, 3, 32, 32)),
+        (nn.Sequential(Functional(), Functional()), (4, 8)),
+    ],
+)
+def test_random_paths_are_the_same_again(module, shape):
+    other = copy.deepcopy(module)
+    recompute_blocks(other)
+    x = torch.randn(*shape)
+    assert all(map(torch.equal, gradients(module, x), gradients(other, x)))
 
 
 @pytest.mark.parametrize("method", ["erm", "medic++"])

@@ -74,6 +74,30 @@ def test_merged_adapters_compute_the_same(name, pixels):
         assert (plain(x) - merged(x)).abs().max() < 1e-5 * output.abs().max()
 
 
+def test_a_layer_that_is_used_twice_has_one_adapter():
+    class Part(nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.fc1 = layer
+
+        def forward(self, x):
+            return self.fc1(x)
+
+    torch.manual_seed(0)
+    shared = nn.Linear(16, 16)
+    module = nn.Sequential(Part(shared), Part(shared))
+    names = module.state_dict().keys()
+    tune_backbone(module, Tune("adapters"))
+    assert module[0].fc1 is module[1].fc1
+    nn.init.normal_(module[0].fc1.lora_b)
+    x = torch.randn(4, 16)
+    output = module(x)
+    merge_adapters(module)
+    assert module[0].fc1 is module[1].fc1
+    assert module.state_dict().keys() == names
+    torch.testing.assert_close(module(x), output, rtol=1e-4, atol=1e-4)
+
+
 def test_an_adapter_by_its_formula():
     torch.manual_seed(0)
     layer = nn.Linear(5, 3).double()

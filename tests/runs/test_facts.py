@@ -29,7 +29,7 @@ def test_a_colleague_reads_what_is_trained(mini, caplog, tmp_path):
         "unknown   6, 7, 8, 9",
         "sources   handwritten 48 + 12, printed 48 + 12, blended 48 + 12 (training + validation images)",
         "target    street 60 known + 40 unknown images",
-        "backbone  small, from scratch, 32 px",
+        "backbone  small, initialised by your code, 32 px",
         f"device    cpu, threads {torch.get_num_threads()}, fp32",
         "training  4 iterations of 18 images (9 tasks × 2), evaluated every 2",
         f"recipe    scratch: sgd lr {run.settings['lr']:g}, inner lr 0.01, weight decay 5.56e-05, schedule step, "
@@ -69,8 +69,9 @@ def test_batch_norm_is_named_where_there_is_any(mini, settings, named):
 
 
 def test_a_part_of_random_weights_is_noted(mini):
-    (said,) = notes(loaded(dataset=mini, method="erm", tune="head")[0])
-    assert said == "backbone small starts from random weights: use --weights FILE to load pretrained weights"
+    (said,) = notes(loaded(dataset=mini, method="erm", tune="head", backbone="convnet")[0])
+    assert said == "backbone convnet starts from random weights: use --weights FILE to load pretrained weights"
+    assert not list(notes(loaded(dataset=mini, method="erm", tune="head")[0]))  # a custom network may have weights
 
 
 def test_a_protocol_is_named_in_place_of_the_starting_point(mini):

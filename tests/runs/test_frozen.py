@@ -1,6 +1,7 @@
 """Heads trained on the features of a frozen backbone."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,10 +10,12 @@ import medic
 from medic.data.cache import cache_directory
 from medic.errors import MedicError
 from medic.models import create_backbone
+from medic.runs.build import build_trainer
 from medic.runs.reevaluate import recompute_outputs
 from medic.training import Inference, frozen
 from medic.training.frozen import FrozenBackbone
-from tests.built import plan_of
+from medic.utils.plugins import Plugin
+from tests.built import loaded, plan_of
 from tests.messages import naming
 
 SETTINGS = {"target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 4, "tune": "head"}
@@ -130,3 +133,17 @@ def test_a_transformer_sees_images_of_its_own_size(mini, tmp_path):
     assert (data.image_size, data.store_size) == (160, 32)
     # The settings of a finished run are complete, and `medic evaluate --rerun` asks for them again.
     assert plan_of(**{**settings, "dataset": "digits"}, image_size=160, store_size=32).config.data == data
+
+
+def test_features_of_other_code_are_others(mini, tmp_path):
+    """The custom network may have been edited."""
+    plan, dataset, problem = loaded(**{"dataset": mini, **SETTINGS, "output": str(tmp_path / "runs")})
+    for sha256 in ("1" * 64, "2" * 64, "1" * 64):
+        build_trainer(replace(plan, plugins=(Plugin("nets", sha256),)), dataset, problem)
+    assert len(kept()) == 2
+
+
+def test_features_of_an_object_are_not_kept(mini, tmp_path):
+    network = create_backbone("small").module
+    medic.train(model=network, dataset=mini, output=str(tmp_path / "runs"), **SETTINGS, image_size=32)
+    assert kept() == []

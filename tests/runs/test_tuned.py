@@ -16,6 +16,7 @@ from medic.training.trainer import Trainer
 from tests.built import plan_of
 from tests.messages import naming
 from tests.runs.parts import in_parts
+from tests.runs.short import SHORT
 
 SETTINGS = {
     "target": "street", "iterations": 4, "evaluate_every": 2, "batch_size": 4, "backbone": "test_vit", "image_size": 32,
@@ -152,3 +153,12 @@ def test_an_exported_model_decides_alike(mini, tmp_path, weights):
 def test_mistakes(mini, settings, message):
     with pytest.raises(MedicError, match=naming(message)):
         plan_of(dataset=mini, **{"backbone": "test_vit", "image_size": 32, "device": "cpu", **settings})
+
+
+@pytest.mark.parametrize("tune", ["all", "head"])
+def test_the_model_of_a_run_is_a_file_of_weights(mini, tmp_path, tune):
+    """It also has heads, held-out scores and, after `--tune head`, the scaling of the features."""
+    settings = {"dataset": mini, "method": "medic++", "output": tmp_path, **SHORT}
+    first = medic.train(**settings, tune=tune)
+    again = medic.train(**settings, weights=str(first.path / "model.safetensors"), tune="head", seed=1)
+    assert all(map(torch.equal, first.model.backbone.state_dict().values(), again.model.backbone.state_dict().values()))

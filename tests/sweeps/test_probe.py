@@ -8,7 +8,9 @@ import pytest
 from medic.cli.main import main
 from medic.errors import MedicError
 from medic.openset import SCORES
-from medic.sweeps.probe import plan_probe
+from medic.results.runs import Runs
+from medic.runs.train import train
+from medic.sweeps.probe import compare_scores, plan_probe
 from tests.messages import naming
 
 SHORT = ["--iterations", "2", "--batch-size", "4", "--device", "cpu", "--quiet"]
@@ -26,8 +28,8 @@ def test_every_method_that_can_train_a_head(mini):
 
 
 def test_random_weights_are_noted(mini):
-    with pytest.warns(UserWarning, match="backbone small has random weights: use --weights FILE"):
-        plan_probe({"dataset": mini, "target": "street"}, ["erm"], [0])
+    with pytest.warns(UserWarning, match="backbone convnet has random weights: use --weights FILE"):
+        plan_probe({"dataset": mini, "target": "street", "backbone": "convnet"}, ["erm"], [0])
 
 
 def test_several_targets_are_left_out_in_turn(mini):
@@ -75,3 +77,13 @@ def test_it_prints_methods_and_scores(mini, tmp_path, capsys):
 def test_mistakes(mini, settings, methods, message):
     with pytest.raises(MedicError, match=naming(message)):
         plan_probe({"dataset": mini, **settings}, methods, [0])
+
+
+def test_a_method_without_runs_on_a_target_has_no_means(mini, tmp_path):
+    """It may have failed on the hardest target."""
+    settings = {"dataset": mini, "target": ["street", "printed"], "output": tmp_path, "iterations": 2, "batch_size": 4}
+    jobs, _ = plan_probe({**settings, "device": "cpu"}, ["erm", "medic++"], [0])
+    runs = [train(job.user_settings, quiet=True) for job in jobs]
+    whole = compare_scores(Runs(runs))
+    assert [row.keys() > {"method", "energy"} for row in whole] == [True, True]
+    assert compare_scores(Runs(runs[:3])) == [whole[0], {"method": "medic++"}]

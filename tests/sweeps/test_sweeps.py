@@ -152,6 +152,13 @@ def test_two_sweeps_name_the_same_run_alike(mini):
     assert len(names[0] & names[1]) == 1
 
 
+def test_every_network_of_a_sweep_is_checked_first(mini):
+    """The second one has fewer blocks, but is otherwise the network of the first one."""
+    sweep = Sweep({"dataset": mini, "target": "street", "method": "erm"}, {"tune": ["last:1", "last:99"]})
+    with pytest.raises(MedicError, match=naming("'last:99' blocks")):
+        sweep.jobs(Planner())
+
+
 def swept(tmp_path, folder, *options, **settings):
     """Start a sweep of runs of a second in this process; gives the exit code."""
     file = written(tmp_path / "sweep.yaml", json.dumps({**folder, "track": "none", **settings}))

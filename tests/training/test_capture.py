@@ -169,3 +169,17 @@ def test_compiled_is_uncompiled_to_rounding(mini, precision, tolerance):
     settings = {"precision": precision, "backbone": "resnet10t", "iterations": 2}
     losses, plain = (trained(mini, compile=mode, **settings)[1] for mode in ("on", "off"))
     assert losses == pytest.approx(plain, rel=tolerance)
+
+
+def test_an_evaluation_that_cannot_be_captured_runs_eagerly(mini, caplog):
+    """As one of a custom network that reads a value on the host."""
+    trainer = built(dataset=mini, method="erm", batch_size=4, device="cuda")
+    positions = torch.arange(10)
+    expected = trainer.inference()(positions).logits
+    inference = trainer.inference()
+    forward = trainer.model.backbone.forward
+    trainer.model.backbone.forward = lambda x: forward(x) * float(x.isfinite().any())
+    with caplog.at_level("INFO", logger="medic"):
+        assert torch.equal(inference(positions).logits, expected)
+        assert torch.equal(inference(positions).logits, expected)
+    assert len([line for line in caplog.messages if "cannot be captured" in line]) == 1

@@ -99,8 +99,9 @@ def lacking(what: str, extra: str) -> MedicError:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, without credentials."""
-    return without_credentials((str(error).splitlines() or [type(error).__name__])[0])
+    """Return the first line of an error's message, without credentials and terminal colours."""
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return without_credentials(re.sub(r"\x1b\[[\d;]*m", "", line))
 
 
 def without_credentials(text: str) -> str:

@@ -149,7 +149,7 @@ LINE = [
     ([*TRAIN, "--device", "cuda"], "device 'cuda': torch finds no GPU; use --device cpu"),
     ([*TRAIN, "--output", "/dev/null/x"], "output /dev/null/x cannot be written: Not a directory"),
     ([*TRAIN, "--name", "../x"], "and start with a letter, digit or _, got '../x'"),
-    ([*TRAIN, "--weights", "model/model.json"], "weights model/model.json must be a plain state dict of tensors"),
+    ([*TRAIN, "--weights", "model/model.json"], "weights model/model.json are not a torch file"),
     (["predict", "model", "@none.txt"], "no image paths found in @none.txt: write one path per line"),
 ]  # fmt: skip
 

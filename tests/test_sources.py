@@ -42,6 +42,18 @@ def tied():
     return nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), again, nn.ReLU(), again, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
+class Strict(nn.Flatten):
+    def forward(self, x):
+        assert x.shape[-1] == 20, "only images of 20 px"
+        return super().forward(x)
+
+
+def pretrained():
+    made = network()
+    made.load_state_dict({name: tensor + 1 for name, tensor in network().state_dict().items()})
+    return made
+
+
 def images():
     label, domain = np.tile(np.arange(6), 30), np.repeat(np.arange(3), 60)
     pixels = np.random.default_rng(0).random((180, 20, 20, 3)) * 100 + 25 * label[:, None, None, None]
@@ -238,7 +250,7 @@ def test_networks_that_are_none(mine, model, message):
 
 
 @pytest.mark.parametrize(("name", "message"), [
-    ("mine:nothing", "cannot be imported"),
+    ("mine:nothing", "no function"),
     ("nowhere:make", "cannot be imported"),
     ("mine:number", "int function"),
 ])  # fmt: skip
@@ -257,3 +269,14 @@ def test_objects_do_not_train_in_several_processes(mine, monkeypatch):
     monkeypatch.setattr(sources.distributed, "world", lambda: 2)
     with pytest.raises(MedicError, match="may differ between processes: pass a function from a module"):
         medic.train(model=mine.network(), dataset=mine.images, **QUICK)
+
+
+def test_an_assertion_of_a_network_is_one_line(mine):
+    with pytest.raises(MedicError, match=naming("Strict 32 only images of 20 px --image-size")):
+        medic.train(model=mine.Strict, dataset=mine.images, image_size=32, **QUICK)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_network_that_loads_its_weights_is_read_back_without_warnings(mine):
+    run = medic.train(model=mine.pretrained, dataset=mine.images, **QUICK)
+    assert medic.load(run.path).predict(mine.images()[0][:2])

@@ -210,6 +210,8 @@ def _resolve_domains(settings: Mapping[str, Any], domains: Sequence[str]) -> tup
     for name, values in (("target", target), ("sources", sources)):
         if EACH in (values or ()) and EACH not in domains:
             raise MedicError(f"{name} {EACH!r} requires one run per domain: use `medic sweep --span {name}={EACH}`")
+    if NONE in (target or ()) and target != [NONE] and NONE not in domains:
+        raise MedicError(f"target {NONE!r} trains on every domain: omit it, or the other targets")
     if target == [NONE] and NONE not in domains:
         chosen = [check_choice("domain", name, domains) for name in sources or domains]
         return [name for name in domains if name in chosen], []

@@ -20,7 +20,7 @@ from typing import Any
 from medic.data import BENCHMARKS, Benchmark
 from medic.errors import MedicError, first_line
 from medic.methods import BUILT_IN, METHOD_GROUP, METHODS, Method
-from medic.models import HEADS, LAYERS, OURS
+from medic.models import HEADS, LAYERS, OURS, _torchvision
 from medic.objectives import OBJECTIVES, PENALTIES
 from medic.openset import RULES, SCORES, Score
 from medic.tasks import SAMPLERS
@@ -78,6 +78,8 @@ _owners: dict[tuple[str, str], str] = {}
 def execute(names: str | Iterable[str]) -> list[Plugin]:
     """Execute files and modules, and return them with their hashes. A file runs again only if it has changed."""
     check_files(names)
+    if names:
+        _torchvision.ensure()  # before user code imports timm
     return [_execute_module(name) if is_module(name) else _execute_file(name) for name in absolute(names)]
 
 

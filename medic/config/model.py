@@ -168,7 +168,14 @@ def _resolve_lora(settings: Mapping[str, Any], tune: "Tune") -> dict[str, Any]:
 
 def find_backbone(chosen: str | None, method: "Method", bench: "Benchmark") -> str:
     """Return the name of the backbone: the user's choice, the method's, or the benchmark's default."""
-    backbone = chosen or method.backbone or bench.backbone
+    from medic.models import is_custom
+
+    backbone = chosen if chosen is not None else method.backbone or bench.backbone
     if method.backbone not in (None, backbone):
         raise MedicError(f"method {method.name!r} requires backbone {method.backbone}: omit --backbone {backbone}")
+    if bench.channels != 3 and backbone != bench.backbone and not is_custom(backbone):
+        way = f"use --backbone {bench.backbone}" if method.backbone is None else "choose another method"
+        raise MedicError(
+            f"backbone {backbone!r} expects images with 3 channels, but {bench.name!r} has {bench.channels}: {way}"
+        )
     return backbone

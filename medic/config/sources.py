@@ -19,8 +19,8 @@ from torch import nn
 from medic.config.imports import executed, file_module
 from medic.data import BENCHMARKS
 from medic.data.collection import make_benchmark
-from medic.errors import MedicError, first_line
-from medic.models import OURS
+from medic.errors import MedicError, closest, first_line
+from medic.models import OURS, _torchvision
 from medic.models.own import copied, register_network
 from medic.utils import distributed
 from medic.utils.plugins import Plugin, is_module, module_hash
@@ -166,11 +166,16 @@ def _find_function(kind: str, name: str) -> Callable[[], Any]:
     """Return the function named `module:function`, from an executed file or an importable module."""
     module, _, function = name.partition(":")
     try:
+        _torchvision.ensure()  # before user code imports timm
         owner = _executed_file(module) or importlib.import_module(module)
-        made = getattr(owner, function)
     except Exception as error:  # user code may raise anything
         hint = f"; add --import {module}.py" if Path(f"{module}.py").is_file() else ""
         raise MedicError(f"{kind} {name} cannot be imported: {first_line(error)}{hint}") from error
+    if not hasattr(owner, function):
+        nearest = closest(function, vars(owner))
+        hint = f"did you mean {nearest!r}?" if nearest else "define it, or choose another function"
+        raise MedicError(f"module {module} has no function {function!r} for {kind} {name}: {hint}")
+    made = getattr(owner, function)
     if not callable(made):
         raise MedicError(f"{kind} {name} must be a function, got {type(made).__name__}")
     return made  # type: ignore[no-any-return]

@@ -18,7 +18,7 @@ from medic.data.classes import UNKNOWN_LABEL
 from medic.data.decode import MAX_PIXELS, BadImage
 from medic.data.images import Resident
 from medic.data.inputs import AnyImage, Pixels, each_image, ordered, to_pixels
-from medic.deploy.layout import check_model_files, model_folder
+from medic.deploy.layout import DESCRIPTION, check_model_files, model_folder
 from medic.deploy.model_file import (
     CHECKSUM,
     MAX_VIEWS,
@@ -238,6 +238,8 @@ class Predictor:
 
     def at(self, threshold: Threshold | float) -> "Predictor":
         """Return the predictor with a different threshold. A number is on the scale of `Prediction.score`."""
+        if not isinstance(threshold, Threshold | float | int):
+            raise MedicError(f"threshold must be a number, got {threshold!r}")
         chosen = threshold if isinstance(threshold, Threshold) else chosen_threshold(self.score, threshold)
         return replace(self, threshold=chosen)
 
@@ -258,7 +260,10 @@ class Predictor:
         return confidence.sigmoid() if self.score.probability else confidence
 
     def save(self, folder: Path | str) -> None:
-        """Save `model.safetensors` and `model.json` to a folder, from which `load` reads them."""
+        """Save `model.safetensors` and `model.json` to a folder for `load`. Replaces a saved model."""
+        folder = Path(folder)
+        if folder.exists() and not (folder / DESCRIPTION).exists() and (folder.is_file() or any(folder.iterdir())):
+            raise MedicError(f"{folder} contains other files: choose a new folder, or one with a saved model")
         kept = {key: value for key, value in self.description.items() if key not in ("format", "sha256", CHECKSUM)}
         own = {
             "classes": list(self.classes),
@@ -267,8 +272,8 @@ class Predictor:
             "score": {"name": self.score.name},
             "threshold": self.threshold._asdict(),
         }
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        write_model(Path(folder), self.network, self.score, self.held_out, {**kept, **own})
+        folder.mkdir(parents=True, exist_ok=True)
+        write_model(folder, self.network, self.score, self.held_out, {**kept, **own})
 
 
 def _expanded(images: AnyImage | Iterable[AnyImage]) -> AnyImage | Iterable[AnyImage]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medic.errors import LONGEST_NAME, MedicError, closest, counted, first_line
+from medic.errors import LONGEST_NAME, MedicError, check_choice, closest, counted, first_line
 from medic.models import _torchvision
 from medic.models.convnet import ConvNet, MnistCnn
 from medic.models.gfnet import GFNet, load_official
@@ -90,6 +90,9 @@ def create_backbone(name: str, weights: Path | str | None = None, size: int | No
     `weights` is a local file. `size` is the image side in pixels (default: `native_size`). Networks with a fixed image
     size are built for `size`, and their weights are resampled. `pool` replaces the final pooling of a timm model.
     """
+    check_choice("pool", pool, POOLS)
+    if size is not None and (not isinstance(size, int) or size < 1):
+        raise MedicError(f"size must be a number of pixels, at least 1, got {size!r}")
     size = size or native_size(name)
     if name in OURS:
         make, preprocessing = OURS[name]
@@ -157,6 +160,10 @@ def _from_timm(name: str, size: int) -> Backbone:
 def _set_pool(backbone: Backbone, name: str, pool: str, size: int) -> None:
     """Replace the pooling of a timm model with a pooling that has no weights, and check the result."""
     module = backbone.module
+    if not hasattr(module, "reset_classifier"):
+        raise MedicError(
+            f"backbone {name!r} does not support pool {pool!r}, because it is not a timm model: omit --pool"
+        )
     try:
         if pool == "token" and getattr(module, "num_prefix_tokens", 0) == 0:
             raise ValueError("the model has no class token")

@@ -1,6 +1,7 @@
 """Custom networks as backbones."""
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +44,9 @@ def copied(module: nn.Module) -> Callable[[], nn.Module]:
 def _made(name: str, make: Callable[[], Any]) -> nn.Module:
     """Call the user's function, and check that it returns a network."""
     try:
-        module = make()
+        with warnings.catch_warnings():  # the function may load weights while medic needs only their shapes
+            warnings.filterwarnings("ignore", message=".*copying from a non-meta parameter")
+            module = make()
     except Exception as error:  # user code may raise any exception
         raise MedicError(f"could not create network {name}: {type(error).__name__}: {first_line(error)}") from error
     if not isinstance(module, nn.Module):
@@ -58,7 +61,7 @@ def _count_features(name: str, module: nn.Module, channels: int, size: int) -> i
     try:
         with evaluating(module), torch.random.fork_rng(devices=[]):
             features = module(torch.zeros(1, channels, size, size, device=device))
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+    except Exception as error:  # user code may raise any exception
         raise MedicError(
             f"network {name!r} does not accept images of {channels} × {size} × {size} ({first_line(error)}): it must "
             "map images to features of shape (samples, features); if it needs another size, use --image-size"

@@ -29,7 +29,7 @@ SAME_AS_TORCHVISION = r"mobilenetv2|efficientnet_b\d|convnext_(tiny|small|base|l
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a state dict from a safetensors file, or from a torch file that contains only tensors and containers."""
     if not path.is_file():
-        raise MedicError(f"weights {path} {'must be a file' if path.exists() else 'not found'}")
+        raise MedicError(f"weights {path} {'must be a file' if path.exists() else 'not found: pass a local file'}")
     if _is_torchscript(path):
         how = f"torch.save(torch.jit.load({path.name!r}).state_dict(), 'weights.pth')"
         raise MedicError(f"weights {path} are a TorchScript archive: convert them with {how}")
@@ -37,8 +37,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # its own message has many lines
-        raise MedicError(f"weights {path} must be a plain state dict of tensors") from error
+    except pickle.UnpicklingError as error:  # its own message has many lines; an image is also "unpickled"
+        how = "save it with torch.save(model.state_dict(), FILE)"
+        raise MedicError(f"weights {path} are not a torch file, or not a plain state dict of tensors: {how}") from error
     except OSError as error:
         raise unread(path, error) from error
     except MemoryError:

@@ -49,8 +49,9 @@ def describe(plan: Plan, dataset: Dataset, problem: Problem, path: Path) -> Iter
     yield "device", f"{place}, {plan.precision}"
     tasks = plan.grid.tasks
     images = f"{plan.batch_size * tasks} images" + (f" ({tasks} tasks × {plan.batch_size})" if tasks > 1 else "")
-    every = f"evaluated every {plan.config.evaluation.evaluate_every}"
-    yield "training", f"{optim.iterations} iterations of {images}, {every}"
+    every = plan.config.evaluation.evaluate_every
+    when = "evaluated at the end" if every >= optim.iterations else f"evaluated every {every}"
+    yield "training", f"{optim.iterations} iterations of {images}, {when}"
     inner = "" if plan.config.objective.inner_lr is None else f", inner lr {plan.config.objective.inner_lr:g}"
     warmup = f", warm-up {optim.warmup}" if optim.warmup else ""
     clip = f", clip norm {optim.clip_norm:g}" if optim.clip_norm else ""

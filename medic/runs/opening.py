@@ -104,6 +104,7 @@ def check_learned(place: Path | str, failure: str, force: bool = True) -> None:
     problem = f"the model{place and f' in {place}'} learned nothing: {failure}"
     if not force:
         raise MedicError(
-            f"{problem}; train again with a lower learning rate, or use it anyway with --force (Python: force=True)"
+            f"{problem}; train again with more iterations or a lower learning rate, or use it anyway with --force "
+            "(Python: force=True)"
         )
     logger.warning("%s", problem)

@@ -166,7 +166,7 @@ def _check(runs: Sequence[Run]) -> None:
     seen: dict[str, Run] = {}
     for run in runs:
         if (same := seen.setdefault(run.hash, run)) is not run:
-            raise MedicError(f"runs {same.path} and {run.path} are the same run: pass each run only once")
+            raise MedicError(f"{same.path} and {run.path} contain the same run: pass or keep only one of them")
     for run in runs:
         if run.config.model.head_alone and not run.description["model"].get("scaled"):
             raise MedicError(

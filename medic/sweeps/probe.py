@@ -43,7 +43,9 @@ def plan_probe(
         try:
             jobs += sweep.jobs(planner)
         except MedicError as error:
-            if methods or not jobs:  # the first method, ERM, works with all data
+            if methods:
+                raise MedicError(f"method {method!r}: {str(error).partition(': use')[0]}: omit it") from error
+            if not jobs:  # the first method, ERM, works with all data
                 raise
             left_out[method] = str(error)
     model = jobs[0].config.model

@@ -171,7 +171,7 @@ def test_dry_run_of_a_run(medic, short, tmp_path, monkeypatch):
     facts = dict(line.split(maxsplit=1) for line in out.splitlines())
     assert facts["known"] == "0, 1, 2, 3, 4, 5"
     assert facts["target"] == "street 60 known + 40 unknown images"
-    assert facts["backbone"].startswith("small, from scratch")
+    assert facts["backbone"].startswith("small, initialised by your code")
     assert facts["training"].startswith("2 iterations of 2 images")
     assert "state" not in facts
     code, trained, err = medic(*train)

@@ -253,6 +253,8 @@ def test_rates_of_domainbed_follow_the_outer_rate():
     ({"root": "somewhere"}, "'digits' root"),
     ({"dataset": "pacs"}, "'pacs' --root"),
     ({"device": "gpu"}, "device 'gpu'"),
+    ({"target": ["street", "none"]}, "target 'none' every domain"),
+    ({"backbone": ""}, "unknown backbone ''"),
     ({"method": "daml", "sources": ["printed"]}, "'daml' 2 1"),
     ({"method": "daml", "domain_splits": 2}, "'daml' domain_splits"),
     ({"method": "daml", "class_splits": 2}, "'daml' --class-splits"),

@@ -193,3 +193,12 @@ def test_an_image_on_the_threshold_is_known(trained):
     predictions = scored_by_max_logit(trained, 2.0).decide(output)
     assert [one.label for one in predictions] == [trained.predictor.classes[0], "unknown"]
     assert [one.known for one in predictions] == [True, False]
+
+
+def test_a_model_is_not_saved_among_other_files(trained, tmp_path):
+    (tmp_path / "photo.png").touch()
+    for place in (tmp_path, tmp_path / "photo.png"):
+        with pytest.raises(MedicError, match="contains other files: choose a new folder"):
+            trained.predictor.save(place)
+    with pytest.raises(MedicError, match="threshold must be a number, got 'half'"):
+        trained.predictor.at("half")

@@ -40,6 +40,15 @@ def test_pools_that_a_backbone_cannot_have(backbone, pool):
         create_backbone(backbone, pool=pool)
 
 
+def test_mistakes():
+    with pytest.raises(MedicError, match=naming("'sum' own token avg max avgmax")):
+        create_backbone("test_vit", pool="sum")
+    with pytest.raises(MedicError, match=naming("'convnet' 'avg' not timm --pool")):
+        create_backbone("convnet", pool="avg")
+    with pytest.raises(MedicError, match=naming("size pixels '96'")):
+        create_backbone("test_vit", size="96")
+
+
 def test_a_run_with_another_pool_is_read_back(mini, tmp_path):
     torch.manual_seed(0)
     save_file(create_backbone("test_vit", size=32).module.state_dict(), tmp_path / "weights.safetensors")

@@ -68,6 +68,10 @@ def test_batch_norm_is_named_where_there_is_any(mini, settings, named):
     assert (", batch norm local, " in recipe) == named
 
 
+def test_an_evaluation_at_the_end_is_not_every(mini):
+    assert facts_of(dataset=mini, method="erm", iterations=4, evaluate_every=20)["training"].endswith("at the end")
+
+
 def test_a_part_of_random_weights_is_noted(mini):
     (said,) = notes(loaded(dataset=mini, method="erm", tune="head", backbone="convnet")[0])
     assert said == "backbone convnet starts from random weights: use --weights FILE to load pretrained weights"

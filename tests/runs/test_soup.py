@@ -276,7 +276,7 @@ def test_runs_that_do_not_match(folder, changes, message, monkeypatch, tmp_path)
 def test_runs_that_cannot_be_averaged(folder, tmp_path):
     with pytest.raises(MedicError, match=naming("two runs, 1")):
         medic.soup([folder / "a"], output=tmp_path)
-    with pytest.raises(MedicError, match=naming(f"{folder / 'b'} same once")):
+    with pytest.raises(MedicError, match=naming(f"{folder / 'b'} same run")):
         medic.soup([folder / name for name in "abb"], output=tmp_path)
     with pytest.raises(MedicError, match=naming(f"{folder / 'scratch'} random weights --weights")):
         medic.soup([folder / "scratch", folder / "b"], output=tmp_path)

@@ -87,3 +87,8 @@ def test_a_method_without_runs_on_a_target_has_no_means(mini, tmp_path):
     whole = compare_scores(Runs(runs))
     assert [row.keys() > {"method", "energy"} for row in whole] == [True, True]
     assert compare_scores(Runs(runs[:3])) == [whole[0], {"method": "medic++"}]
+
+
+def test_a_method_that_trains_no_head_is_named(mini):
+    with pytest.raises(MedicError, match=naming("method 'mixstyle' backbone omit")):
+        plan_probe({"dataset": mini, "target": "street"}, ["mixstyle"], [0])

@@ -130,13 +130,6 @@ class Evaluator:
                     by_domain[f"env{domain}_{part}_correct"] = pack(here.correct.tolist())
         return by_domain
 
-    def fitted_score(self) -> openset.Score:
-        """Return the score, fitted to the current outputs if it needs fitting."""
-        if self.score.fitter is None:
-            return self.score
-        samples = self.problem.train if self.score.split == "train" else self.problem.validation
-        return fit_score(self.score, {self.score.split: self.infer(samples, "features" in self.score.needs)}, self.head)
-
     @property
     def head(self) -> LinearHead | None:
         """The linear head of the model, if it has one."""

@@ -24,6 +24,7 @@ from medic.evaluation.evaluator import (
     find_linear_head,
     fit_score,
     make_reference,
+    measured,
     predictions,
 )
 from medic.evaluation.learning import learning_failure
@@ -167,20 +168,24 @@ class UnfinishedRun:
 
         `origin` contains the provenance entries that describe where the weights come from.
         """
-        model, saves = self.trainer.model, self.plan.config.evaluation.save_features
-        everything = self.plan.config.evaluation.all_scores
+        model, evaluation = self.trainer.model, self.plan.config.evaluation
         model.load_state_dict(self.best)
         if merge_adapters(model):
             self.evaluator.inference.reset()
-        score = self.evaluator.fitted_score()
-        features = saves or everything or "features" in score.needs
-        outputs = self.evaluator.infer_all(features)
-        validation = outputs["validation"] if features else self.evaluator.infer(self.problem.validation, features=True)
+        score, samples = self.evaluator.score, measured(self.problem)
+        if evaluation.save_features or evaluation.all_scores or (score.fitter is not None and score.split == "train"):
+            samples["train"] = self.problem.train
+        features = evaluation.save_features or evaluation.all_scores or "features" in score.needs
+        # The reference for `medic watch` always requires the features of validation images.
+        needed = {split: features or split == "validation" for split in samples}
+        outputs = {split: self.evaluator.infer(part, needed[split]) for split, part in samples.items()}
+        validation = outputs["validation"]
+        if not features:
+            outputs["validation"] = validation._replace(output=validation.output._replace(features=None))
+        score = fit_score(score, outputs, self.evaluator.head)
         known = keep_known({"sources": score(validation.output)})
         threshold = choose_threshold(outputs, score, self.rule)
-        if saves or everything:  # other scores are fitted on the training images
-            outputs["train"] = self.evaluator.infer(self.problem.train, features=True)
-        if everything:
+        if evaluation.all_scores:
             fitted = list(self._fit_scores(self._other_scores(score), outputs))
             add_scores(self.records[self.selected()], outputs, self.dataset.domains, fitted)
         with writing:

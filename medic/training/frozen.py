@@ -65,7 +65,12 @@ class FrozenBackbone:
             parts = {f"from-{chunk[0]}-to-{chunk[-1]}": chunk for chunk in torch.arange(count).split(CHUNK)}
             with Progress("features", 0, count, unit="images") as progress:
                 compute = partial(self._compute, infer, progress)
-                features = build_in_parts(name, {part: partial(compute, chunk) for part, chunk in parts.items()})
+                try:
+                    features = build_in_parts(name, {part: partial(compute, chunk) for part, chunk in parts.items()})
+                except KeyboardInterrupt as stop:
+                    if str(stop):  # a worker of a sweep was told to stop
+                        raise
+                    raise KeyboardInterrupt("stopped: rerun the same command to resume") from None
             module.to("cpu")  # the run trains only the head
             return features
 

@@ -72,7 +72,7 @@ def test_interrupted_features_are_resumed(mini, tmp_path, monkeypatch):
         return compute(infer, progress, positions)
 
     monkeypatch.setattr(FrozenBackbone, "_compute", staticmethod(stopped))
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match="stopped: rerun the same command to resume"):
         medic.train(dataset=mini, output=str(tmp_path / "parts"), **SETTINGS)
     resumed = medic.train(dataset=mini, output=str(tmp_path / "parts"), **SETTINGS)
     assert parts == [0, 128, 256, 256, 384]

@@ -239,6 +239,8 @@ class Parser(ArgumentParser):
             raise MedicError(self._unknown(unknown[1]))
         if missing := re.match(r"argument (\S+): expected (.*)", message):
             raise MedicError(f"{missing[1]} requires {missing[2].replace('argument', 'value')}")
+        if both := re.match(r"argument (?:-\w/)?(\S+): not allowed with argument (?:-\w/)?(\S+)", message):
+            raise MedicError(f"{both[1]} and {both[2]} cannot be combined: pass only one of them")
         # For example `argument -o/--output: must be …`.
         raise MedicError(re.sub(r"^argument (?:-\w/)?(\S+): ", r"\1 ", message))
 

@@ -6,6 +6,7 @@ from shlex import quote
 
 from medic.cli.options import add_run_options, user_settings
 from medic.cli.sweep import add_executor_options, chosen_executor
+from medic.errors import MedicError
 from medic.reports.terminal import print_blocks
 from medic.results.runs import sort_runs
 from medic.results.table import print_table
@@ -37,7 +38,10 @@ def add_options(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Train the missing runs of a probe, and print one table of methods and one of scores."""
     settings, executor = user_settings(arguments, output=OUTPUT), chosen_executor(arguments)
-    seeds = parse_span([f"seed={arguments.seeds}"])["seed"]
+    try:
+        seeds = parse_span([f"seed={arguments.seeds}"])["seed"]
+    except MedicError as error:
+        raise MedicError(f"--seeds must be numbers such as 0,1,2 or 0..2, got {arguments.seeds!r}") from error
     methods = [name for part in arguments.methods for name in part.split(",") if name]
     with log_output(arguments.quiet):
         jobs, left_out = plan_probe(settings, methods, seeds)

@@ -74,6 +74,10 @@ MISTAKES = {
     "predict runs/run images -o images": "--output images is a folder: pass a file",
     "predict runs/run images --import /gone.py": "--import /gone.py not found: pass a Python file or a module name",
     "predict images runs/run": "images is not a run or a model: pass the run first, then the images",
+    "calibrate runs/run --accept 0.8 --threshold 0.4": (
+        "--threshold and --accept cannot be combined: pass only one of them"
+    ),
+    "probe --target street --output fresh --seeds 0..": "--seeds must be numbers such as 0,1,2 or 0..2, got '0..'",
     "calibrate runs/run --accept 2": "--accept must be a number above 0 and below 1, got 2",
     "calibrate runs/run --labels gone.csv": "--labels gone.csv does not exist: check the path",
     "calibrate runs/run --accept 0.9 -o file/x": "--output file/x cannot be written: Not a directory",

@@ -70,7 +70,7 @@ def test_it_prints_methods_and_scores(mini, tmp_path, capsys):
     [
         ({"tune": "all"}, [], "head --tune all"),
         ({"method": "erm"}, [], "methods --methods"),
-        ({}, ["mixstyle"], "'mixstyle' freezes"),
+        ({}, ["mixstyle"], "method 'mixstyle' freezes omit"),
         ({"target": "nowhere"}, [], "'nowhere'"),
     ],
 )
@@ -87,8 +87,3 @@ def test_a_method_without_runs_on_a_target_has_no_means(mini, tmp_path):
     whole = compare_scores(Runs(runs))
     assert [row.keys() > {"method", "energy"} for row in whole] == [True, True]
     assert compare_scores(Runs(runs[:3])) == [whole[0], {"method": "medic++"}]
-
-
-def test_a_method_that_trains_no_head_is_named(mini):
-    with pytest.raises(MedicError, match=naming("method 'mixstyle' backbone omit")):
-        plan_probe({"dataset": mini, "target": "street"}, ["mixstyle"], [0])

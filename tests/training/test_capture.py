@@ -180,6 +180,7 @@ def test_an_evaluation_that_cannot_be_captured_runs_eagerly(mini, caplog):
     forward = trainer.model.backbone.forward
     trainer.model.backbone.forward = lambda x: forward(x) * float(x.isfinite().any())
     with caplog.at_level("INFO", logger="medic"):
-        assert torch.equal(inference(positions).logits, expected)
-        assert torch.equal(inference(positions).logits, expected)
+        eager = inference(positions).logits
+        torch.testing.assert_close(eager, expected, rtol=0.02, atol=0.02)  # of another batch size, in bf16
+        assert torch.equal(inference(positions).logits, eager)
     assert len([line for line in caplog.messages if "cannot be captured" in line]) == 1

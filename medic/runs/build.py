@@ -17,6 +17,7 @@ from medic.data.images import Resident
 from medic.errors import MedicError, first_line
 from medic.models import Backbone, Classifier, Ensemble, Preprocessing, assemble, create_backbone, is_custom
 from medic.models.backbones import synchronise_batch_norm
+from medic.models.channels_last import to_channels_last
 from medic.models.classifier import Scaling
 from medic.models.recompute import recompute_blocks
 from medic.models.tuning import tune_backbone
@@ -61,9 +62,7 @@ def build_network(plan: Plan) -> Network:
         if distributed.world() == 1 or device.type != "cuda":
             raise MedicError("batch_norm 'sync' requires several GPU processes: start them with torchrun -m medic")
         model = synchronise_batch_norm(model)
-    # Convolutions are faster in channels-last format, on CPU and GPU. Training and inference both use it.
-    model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return replace(network, model=model)
+    return replace(network, model=to_channels_last(model, device))
 
 
 def check_network(plan: Plan) -> Network:

@@ -323,3 +323,12 @@ def test_two_packages_with_one_name(site):
         distribution(site, name, "1", f"[medic.methods]\ncalm = {name}:calm\n", **{name: INSTALLED})
     with pytest.raises(MedicError, match=naming("'calm' first second")):
         METHOD_GROUP.find("calm")
+
+
+@pytest.mark.slow
+def test_a_file_may_import_timm_first(tmp_path):
+    """In a new process, with a torchvision that was built for another torch: medic prepares it."""
+    (tmp_path / "nets.py").write_text("import timm\n")
+    code = f"from medic.config.imports import execute; execute([{str(tmp_path / 'nets.py')!r}])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -172,7 +172,7 @@ def _set_pool(backbone: Backbone, name: str, pool: str, size: int) -> None:
             shape = tuple(module(torch.zeros(1, 3, size, size)).shape)
         if shape != (1, backbone.features):  # some models ignore an unknown pooling
             raise ValueError(f"its features would have shape {shape}")
-    except (AttributeError, TypeError, ValueError, AssertionError) as error:
+    except (AttributeError, TypeError, ValueError, AssertionError, RuntimeError) as error:
         raise MedicError(
             f"backbone {name!r} does not support pool {pool!r} ({first_line(error)}): omit --pool"
         ) from error

@@ -1,4 +1,4 @@
-"""Channels-last models, whose convolutions are faster on a CPU and on a GPU."""
+"""Training in channels-last format, in which convolutions are faster on a CPU and on a GPU."""
 
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ FEW = 16
 
 
 def to_channels_last(model: M, device: torch.device) -> M:
-    """Move a model to a device, in channels-last format.
+    """Move a model to a device for training, in channels-last format.
 
     On a CPU, torch 2.13 corrupts memory in the weight gradients of strided 1 × 1 convolutions with few input channels,
     as in the first blocks of RepVGG, MobileOne and FastViT. These layers therefore stay contiguous.

@@ -11,7 +11,7 @@ HEADS: dict[str, type["Head"]] = {}
 
 
 class Head(nn.Module):
-    """Base class for heads over C classes. A subclass declares its capabilities, and with a `name` registers itself."""
+    """Base class for heads over C classes. A subclass declares its capabilities, and is registered under its `name`."""
 
     ova: ClassVar[bool] = False
     """Whether the head has one-vs-all outputs."""

@@ -308,7 +308,7 @@ class Session(UnfinishedRun):
         try:
             self.trainer.load_state_dict(state["trainer"])
             self.records, self.best, self.losses = state["records"], state["best"], state["losses"]
-            if self.averaging is not None and path != self.base:  # an extended run has other iterations to average
+            if self.averaging is not None:
                 self.averaging.load_state_dict(state["averaging"], self.device)
             self.began -= state["spent"]
             self.seconds = state.get("seconds", 0.0)  # 0.3 did not save it

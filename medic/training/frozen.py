@@ -14,7 +14,6 @@ from medic.data import Augmentation, Dataset, Images
 from medic.data.cache import Arrays, build_in_parts, cached
 from medic.data.images import Resident, Views
 from medic.models import Backbone, Preprocessing
-from medic.models.channels_last import to_channels_last
 from medic.training import Inference, Precision, derive
 from medic.utils.files import file_hash
 from medic.utils.outputs import Output
@@ -60,7 +59,7 @@ class FrozenBackbone:
             images = dataset.images
             if augmentation is not None:
                 images = _Augmented(dataset, augmentation, preprocessing, derive(0, f"view {view}"))
-            module = to_channels_last(_Featurizer(self.backbone.module), self.device)
+            module = _Featurizer(self.backbone.module).to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
             # The cache is locked, so this process computes the features for all processes.
             infer = Inference(module, images, preprocessing, self.device, self.precision, shared=False)
             parts = {f"from-{chunk[0]}-to-{chunk[-1]}": chunk for chunk in torch.arange(count).split(CHUNK)}
